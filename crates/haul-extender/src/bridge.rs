@@ -1,4 +1,4 @@
-//! A reliable connection of the device, and the connection of a session that carries its messages.
+//! A bridge: a reliable connection of the device, and the byte stream that carries its messages.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,16 +16,16 @@ use crate::frame::{HEAD_BYTES, Head, Kind, PRIVATE_MAX};
 use crate::host::MemoryGuard;
 use crate::link::{Link, Plan};
 
-/// Octets that one connection may bring before others have their turn.
+/// Bytes that one connection may move before others are served.
 const TURN_BYTES: usize = 1 << 20;
-/// Octets that are thrown away at a time, once nobody wants them.
+/// Bytes discarded at a time, once nobody wants them.
 const SINK_BYTES: usize = 16 << 10;
 /// What bridges work with.
 #[derive(Debug)]
 pub(crate) struct Tools<'a> {
     pub(crate) context: &'a Context,
     pub(crate) completions: &'a CompletionChannel,
-    /// Of the connections that this end makes.
+    /// Events of the connections that this end makes.
     pub(crate) events: &'a EventChannel,
     pub(crate) poller: &'a Poller,
     pub(crate) plan: Plan,
@@ -47,34 +47,33 @@ impl Tools<'_> {
 
 #[derive(Debug)]
 enum Phase {
-    /// Near end: the session has not connected yet, which is wanted as long as `wanted` is there.
+    /// Near end: the host has not connected. The connection is wanted while `_wanted` exists.
     Calling {
         request: ConnectRequest,
         _wanted: Arc<()>,
     },
-    /// Near end: the far one has not answered.
+    /// Near end: the far end has not answered.
     Asking(ConnectRequest),
-    /// Near end: the application has not heard the answer.
+    /// Near end: the application has not received the answer.
     Answering,
-    /// Far end: the near one has not said what its application wants.
+    /// Far end: the near end has not sent the application's request.
     Listening(VecDeque<SocketAddr>),
-    /// Far end: its application has not answered. Without a link, the next of the addresses that
-    /// are left is to be tried.
+    /// Far end: the application has not answered. Without a link, the next address is tried.
     Trying {
         left: VecDeque<SocketAddr>,
         private_data: Vec<u8>,
         attempt_until: Option<u64>,
     },
     Open,
-    /// Nothing came of it. The far end tells the near one.
+    /// The connection failed. The far end reports it to the near one.
     Leaving,
 }
 
-/// What comes from the stream.
+/// Input from the stream.
 #[derive(Debug, Default)]
 struct Input {
     head: [u8; HEAD_BYTES],
-    /// Octets of the head that are there.
+    /// Bytes of the head received.
     have: usize,
     body: Body,
 }
@@ -96,58 +95,58 @@ enum Body {
     },
 }
 
-/// How far a bridge has got.
+/// What a bridge does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// Waits for its socket or its device.
+    /// It waits for its socket or its device.
     Waits,
-    /// Could go on at once.
+    /// It can go on at once.
     More,
-    /// Has ended in order.
+    /// It has ended in order.
     Over,
 }
 
 #[derive(Debug)]
 pub(crate) struct Bridge {
     token: u64,
-    /// For people.
+    /// For log lines.
     pub(crate) name: String,
-    /// Its turn is to come.
+    /// It is queued to be served.
     pub(crate) is_ready: bool,
     phase: Phase,
-    /// Until it is open, and from the end of one side on.
+    /// Deadline until it is open, and again after one side has ended, ns.
     until: Option<u64>,
-    /// Why an address was passed over, to be said.
+    /// Why an address was passed over, to be logged.
     pub(crate) passed_over: Option<String>,
-    /// Octets that were moved to or from the stream, and requests that were done, when that was
-    /// last set.
+    /// The sum of `moved` and the requests completed, when the deadline was last set.
     moved_before: u64,
-    /// Octets that were moved to or from the stream.
+    /// Bytes moved to or from the stream.
     moved: u64,
     /// Reset when it is dropped, unless both directions have ended.
     stream: Option<Stream>,
     interest: Option<Interest>,
     link: Option<Link>,
-    /// What goes to the stream before messages.
+    /// Bytes to send before any message.
     prologue: Vec<u8>,
-    /// Octets of the oldest message that has come, and of its head, that are written.
+    /// Bytes of the oldest arrived message, with its head, that are sent.
     written: usize,
     input: Input,
     /// The far end sends no more.
     is_read: bool,
     /// The far end has everything, and the end.
     is_written: bool,
-    /// The application's connection is being ended here.
+    /// This end has begun to close the application's connection.
     is_ending: bool,
     /// The application's connection has ended.
     is_ended: bool,
-    /// Why, where nobody has ended it.
+    /// Why, unless it ended in order.
     failure: Option<Failure>,
     _memory: MemoryGuard,
 }
 
 impl Bridge {
-    /// Of an application that wants to connect here; `wanted` goes when it is given up.
+    /// Creates a bridge for an application that connects here. Dropping `wanted` withdraws the
+    /// request.
     pub(crate) fn near(
         token: u64,
         name: String,
@@ -162,8 +161,8 @@ impl Bridge {
         Self::new(token, name, phase, None, until, memory)
     }
 
-    /// Of a connection of a session that wants to reach an application, at the first of these
-    /// addresses that can be connected to.
+    /// Creates a bridge for a stream to an application at the first of these addresses that
+    /// accepts.
     pub(crate) fn far(
         token: u64,
         name: String,
@@ -217,12 +216,12 @@ impl Bridge {
         self.link.as_ref().map(|link| link.qp.qp_num())
     }
 
-    /// Whether the session has not connected yet.
+    /// Whether the host has not connected yet.
     pub(crate) const fn is_calling(&self) -> bool {
         matches!(self.phase, Phase::Calling { .. })
     }
 
-    /// Completions are announced again.
+    /// Requests the next completion event.
     pub(crate) fn arm(&self) -> Result<(), String> {
         self.link
             .as_ref()
@@ -230,7 +229,7 @@ impl Bridge {
             .map_err(|error| error.to_string())
     }
 
-    /// The session has connected.
+    /// Takes the stream that the host has connected.
     pub(crate) fn called(&mut self, stream: Stream) {
         stream.reset_on_drop();
         self.stream = Some(stream);
@@ -243,7 +242,7 @@ impl Bridge {
         }
     }
 
-    /// What has become of the device's connection. Returns why it could not be made.
+    /// Handles an event of the device's connection. Returns why it failed.
     pub(crate) fn on_event(&mut self, event: CmEvent) -> Option<Failure> {
         match (&self.phase, event) {
             (Phase::Answering | Phase::Trying { .. }, CmEvent::Established { established, .. }) => {
@@ -253,7 +252,7 @@ impl Bridge {
                 (self.phase, self.until) = (Phase::Open, None);
             }
             (Phase::Answering, event) => {
-                // The application has not waited. The far end's may be there already.
+                // The application has given up. The far end's connection may be open already.
                 (self.phase, self.until, self.is_ended) = (Phase::Open, None, true);
                 if let CmEvent::Unreachable { failure, .. } = event {
                     return Some(failure);
@@ -277,12 +276,12 @@ impl Bridge {
         None
     }
 
-    /// Near end: the session does not connect.
+    /// Near end: the host could not connect.
     pub(crate) fn refused(&mut self) {
         self.phase = Phase::Leaving;
     }
 
-    /// When it, or an attempt, has had its time.
+    /// Returns the deadline of the bridge, or of its present attempt, ns.
     pub(crate) fn deadline(&self) -> Option<u64> {
         match self.phase {
             Phase::Trying {
@@ -293,44 +292,42 @@ impl Bridge {
         }
     }
 
-    /// Far end: whether the address that does not answer is given up for the next.
+    /// Far end: gives up an address that does not answer. Returns whether the next may be tried.
     pub(crate) fn pass_over(&mut self, now: u64) -> bool {
         let has_time = self.until.is_some_and(|until| until > now);
         let is_trying = matches!(self.phase, Phase::Trying { .. });
         if has_time && is_trying {
             self.link = None;
-            self.passed_over = Some("an address does not answer; the next is tried".into());
+            self.passed_over = Some("an address does not answer; trying the next".into());
         }
         has_time && is_trying
     }
 
-    /// What it waits for in vain once its time has passed.
+    /// Returns what the bridge has waited for in vain.
     pub(crate) const fn lateness(&self) -> &'static str {
         match self.phase {
-            Phase::Open | Phase::Leaving => {
-                "one side has ended, and the other one neither takes what is left nor ends"
-            }
+            Phase::Open | Phase::Leaving => "one side has ended, and the other makes no progress",
             _ => "no answer came in time",
         }
     }
 
-    /// Tells the near end that nothing comes of it.
+    /// Reports a failure to the near end.
     fn leave(&mut self, private_data: &[u8]) {
         self.queue_frame(Kind::Reject, private_data);
         self.phase = Phase::Leaving;
     }
 
-    /// Everything that can be done at this moment.
+    /// Does everything that is possible now.
     ///
     /// # Errors
-    /// Why it cannot go on.
+    /// Why the bridge cannot go on.
     pub(crate) fn turn(&mut self, tools: &Tools<'_>) -> Result<Turn, String> {
         self.try_next(tools);
         if let Some(link) = &mut self.link {
             link.poll()?;
         }
         let is_cut = self.write().map_err(text)?;
-        // What had come before is handed on first.
+        // What arrived earlier is delivered first.
         if let Some(failure) = self.failure.as_ref().filter(|_| !self.has_rest()) {
             return Err(failure.to_string());
         }
@@ -344,12 +341,12 @@ impl Bridge {
         Ok(if has_more { Turn::More } else { Turn::Waits })
     }
 
-    /// It ends. Where it did not in order, the far end sees a reset, and an application that waits
+    /// Closes it. Unless it has ended in order, the far end sees a reset, and a waiting application
     /// a rejection.
     pub(crate) fn close(self, poller: &Poller) {
         if let Some(stream) = self.stream {
             if self.interest.is_some() {
-                // It fails for one that is not watched.
+                // The stream may not be watched.
                 let _ = poller.remove(&stream);
             }
             if self.is_written && self.is_read {
@@ -358,13 +355,13 @@ impl Bridge {
         }
     }
 
-    /// Whether messages have come that the stream does not have yet.
+    /// Whether arrived messages wait for the stream.
     fn has_rest(&self) -> bool {
         let link = self.link.as_ref();
         matches!(self.phase, Phase::Open) && link.is_some_and(|link| !link.arrived.is_empty())
     }
 
-    /// Once one side has ended, the other one has only so long without taking anything.
+    /// After one side has ended, the other has a limited time without progress.
     fn watch_end(&mut self, tools: &Tools<'_>) {
         let has_ended = match self.phase {
             Phase::Open => self.is_ended || self.is_read,
@@ -378,7 +375,7 @@ impl Bridge {
         }
     }
 
-    /// Hands on that one side has ended.
+    /// Passes on that one side has ended.
     fn end(&mut self) {
         let is_over = match self.phase {
             Phase::Open => self.is_ended && self.failure.is_none(),
@@ -397,7 +394,7 @@ impl Bridge {
             .filter(|link| is_ending && link.is_idle())
         {
             self.is_ending = true;
-            // It fails where the application was faster.
+            // The application may have disconnected first.
             if link.qp.disconnect().is_err() {
                 self.is_ended = true;
             }
@@ -411,7 +408,7 @@ impl Bridge {
         self.prologue.extend(private_data);
     }
 
-    /// From the device to the stream. Whether there is more than the stream has room for.
+    /// Moves messages from the device to the stream. Returns whether the stream is full.
     fn write(&mut self) -> io::Result<bool> {
         let Some(stream) = &self.stream else {
             return Ok(false);
@@ -470,7 +467,7 @@ impl Bridge {
         Ok(false)
     }
 
-    /// Whether what comes from the stream can be taken now.
+    /// Whether input from the stream can be taken now.
     fn has_room(&self) -> bool {
         if self.is_read {
             return false;
@@ -485,7 +482,7 @@ impl Bridge {
         }
     }
 
-    /// From the stream to the device. Whether others are to have their turn before it goes on.
+    /// Moves messages from the stream to the device. Returns whether there may be more.
     fn read(&mut self, tools: &Tools<'_>) -> Result<bool, String> {
         let mut taken = 0;
         while self.has_room() {
@@ -517,7 +514,7 @@ impl Bridge {
                         .region()
                         .scatter(link.at_send(*slot) + *have, *len - *have);
                     let place = place.map_err(text)?;
-                    // And the head of the next one, where it is there.
+                    // Together with the head of the next one, if it has arrived.
                     let next = Scatter::from(&mut self.input.head[..]);
                     stream::receive(stream, &mut [place, next])
                 }
@@ -539,7 +536,7 @@ impl Bridge {
         Ok(false)
     }
 
-    /// The far end sends no more.
+    /// Handles the end of the stream.
     fn on_end(&mut self) -> Result<(), String> {
         let is_between = self.input.have == 0 && matches!(self.input.body, Body::None);
         match self.phase {
@@ -551,17 +548,17 @@ impl Bridge {
         }
     }
 
-    /// What a head says is to follow it. Does nothing while there is no place for a message.
+    /// Begins what a head announces. Does nothing while no slot for a message is free.
     fn begin(&mut self) -> Result<(), String> {
         let head = Head::decode(self.input.head);
-        let head = head.ok_or("the other end does not bridge RDMA connections")?;
+        let head = head.ok_or("the far end is not an RDMA extender of this version")?;
         let len = head.len as usize;
         match (head.kind, &mut self.link) {
             (Kind::Message(immediate), Some(link)) => {
                 if len > link.message_max() {
                     let most = link.message_max();
                     return Err(format!(
-                        "a message of {len} octets is longer than {most} (`message`)"
+                        "a message of {len} bytes is longer than {most} (`message`)"
                     ));
                 }
                 let Some(slot) = link.take_slot() else {
@@ -581,13 +578,13 @@ impl Bridge {
                     have: 0,
                 };
             }
-            (kind, _) => return Err(format!("the other end sent {kind:?} out of turn")),
+            (kind, _) => return Err(format!("the far end sent {kind:?} out of order")),
         }
         self.input.have = 0;
         Ok(())
     }
 
-    /// Does what was received, where it is whole.
+    /// Handles what was received, once it is complete.
     fn finish(&mut self, tools: &Tools<'_>) -> Result<(), String> {
         match std::mem::take(&mut self.input.body) {
             Body::Message {
@@ -631,15 +628,15 @@ impl Bridge {
                 self.phase = Phase::Answering;
             }
             (Phase::Asking(request), Kind::Reject) => {
-                // Whether the application reads_until why is not for this end to say.
+                // The transport decides whether the application sees the reason.
                 let _ = request.reject(fitting(octets, tools)?);
             }
-            (_, kind) => return Err(format!("the other end sent {kind:?} out of turn")),
+            (_, kind) => return Err(format!("the far end sent {kind:?} out of order")),
         }
         Ok(())
     }
 
-    /// Far end: connects to the next address, or tells the near end that none is left.
+    /// Far end: connects to the next address, or reports that none is left.
     fn try_next(&mut self, tools: &Tools<'_>) {
         while let (
             Phase::Trying {
@@ -671,8 +668,7 @@ impl Bridge {
             writable: is_cut,
         };
         if !wanted.readable && !wanted.writable {
-            // A poller tells of a connection that is gone again and again, and nobody reads or
-            // writes who would learn it.
+            // A poller reports a lost connection again and again, and nobody reads or writes here.
             stream.connected()?;
         }
         if self.interest == Some(wanted) {
@@ -688,7 +684,7 @@ impl Bridge {
 }
 
 impl Input {
-    /// So many octets have come.
+    /// Counts received bytes.
     fn advance(&mut self, count: usize) {
         match &mut self.body {
             Body::None => self.have += count,
@@ -709,15 +705,15 @@ fn param(private_data: &[u8]) -> ConnParam<'_> {
     }
 }
 
-/// Where a transport always carries a fixed number of octets, those behind what the application
-/// said are zeros; another one may have room for fewer.
+/// A transport with private data of fixed length pads it with zeros, and another may have room for
+/// fewer.
 fn fitting<'a>(octets: &'a [u8], tools: &Tools<'_>) -> Result<&'a [u8], String> {
     let most = tools.context.attributes().map_err(text)?.max_private_data as usize;
     match octets.split_at_checked(most) {
         None => Ok(octets),
         Some((kept, rest)) if rest.iter().all(|octet| *octet == 0) => Ok(kept),
         Some(_) => Err(format!(
-            "{} octets of private data do not fit into {most}",
+            "{} bytes of private data do not fit into {most}",
             octets.len()
         )),
     }

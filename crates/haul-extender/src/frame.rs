@@ -1,34 +1,34 @@
-//! What two extenders say to each other in a connection of a session (docs/protocol/xsp.md).
+//! Frames between two extenders (docs/protocol/xsp.md).
 
-/// Octets of a frame before its payload. Sixteen, so that payload keeps its place within a page to
-/// a multiple of 16: the kernel copies much more slowly between places that are a few octets off.
+/// Length of a frame's head, bytes. Sixteen keeps the payload's place within a page to a multiple
+/// of 16: the kernel copies much more slowly between places that differ by a few bytes.
 pub(crate) const HEAD_BYTES: usize = 16;
-/// Most octets of private data: what a connection request has room for on any transport.
+/// Longest private data, bytes: what a connection request carries on any transport.
 pub(crate) const PRIVATE_MAX: usize = 512;
 
-/// The version of these frames.
+/// Version of the frames.
 const VERSION: u16 = 1;
 const HAS_IMMEDIATE: u8 = 1;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The first of the near end: an application wants to connect. Private data follow.
+    /// First of the near end: an application connects. Private data follows.
     Connect,
-    /// The first of the far end: its application has accepted. Private data follow.
+    /// First of the far end: its application has accepted. Private data follows.
     Accept,
-    /// The first of the far end, and its last: nothing comes of it. What the application says
+    /// First and last of the far end: the connection failed. The application's private data
     /// follows.
     Reject,
     /// A message, with its immediate data.
     Message(Option<u32>),
 }
 
-/// The beginning of a frame.
+/// The head of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// Octets that follow.
+    /// Bytes that follow.
     pub(crate) len: u32,
 }
 
@@ -53,7 +53,7 @@ impl Head {
         octets
     }
 
-    /// None for what is no frame: the peer is no extender, or one of another version.
+    /// Decodes a head. `None`: the peer is not an extender, or has another version.
     pub(crate) fn decode(octets: [u8; HEAD_BYTES]) -> Option<Self> {
         let [
             code,

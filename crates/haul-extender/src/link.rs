@@ -1,4 +1,4 @@
-//! A queue pair of the device, with memory for the messages that come and go.
+//! A queue pair of the device, with memory for messages of both directions.
 
 use std::collections::VecDeque;
 
@@ -8,10 +8,10 @@ use haul_verbs::{
     SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
-/// Completions that are taken at a time.
+/// Completions taken at a time.
 const BATCH: usize = 64;
 const PAGE: usize = 4096;
-/// Marks the work requests that are sends.
+/// Marks work requests that are Sends.
 const IS_SEND: u64 = 1 << 32;
 
 /// Limits of one connection.
@@ -21,8 +21,8 @@ pub struct Plan {
     pub message: usize,
     /// Messages in flight in each direction.
     pub depth: u16,
-    /// Time for the far end, and its application, to answer, ns; and for one side to take what is
-    /// left and to end, once the other has: from the last octet or message that it took.
+    /// Timeout, ns: for the far end and its application to answer; and, after one side has ended,
+    /// for the other to make progress.
     pub answer_ns: u64,
 }
 
@@ -41,7 +41,7 @@ impl Plan {
     }
 }
 
-/// A message that has come, where it lies.
+/// A message that has arrived, and its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrived {
     pub(crate) slot: u16,
@@ -51,23 +51,23 @@ pub(crate) struct Arrived {
 
 #[derive(Debug)]
 pub(crate) struct Link {
-    // Before the memory: nothing is placed when that goes.
+    // Before the memory: dropped first, so that nothing is placed afterwards.
     pub(crate) qp: Qp,
     cq: Cq,
     plan: Plan,
     memory: Mr,
     /// In order.
     pub(crate) arrived: VecDeque<Arrived>,
-    /// Places for messages to be sent.
+    /// Free slots for messages to send.
     free: Vec<u16>,
-    /// Requests that are done, ever.
+    /// Requests completed so far.
     pub(crate) done: u64,
     _pd: Pd,
 }
 
 impl Link {
-    /// A new queue pair, with its receives posted; events of its completions appear on
-    /// `completions` as `token`.
+    /// Creates a queue pair with its receives posted. Its completion events appear on `completions`
+    /// as `token`.
     pub(crate) fn new(
         context: &Context,
         completions: &CompletionChannel,
@@ -105,17 +105,17 @@ impl Link {
         Ok(link)
     }
 
-    /// What arrives lies in its first half, what is sent in the second.
+    /// Arrived messages are in its first part, messages to send in the second.
     pub(crate) fn region(&self) -> &Region {
         self.memory.region()
     }
 
-    /// Where a message that has come lies.
+    /// Returns the place of an arrived message.
     pub(crate) const fn at_arrived(&self, slot: u16) -> usize {
         slot as usize * self.plan.slot()
     }
 
-    /// Where a message to be sent is put together.
+    /// Returns the place of a message to send.
     pub(crate) const fn at_send(&self, slot: u16) -> usize {
         (self.plan.depth as usize + slot as usize) * self.plan.slot()
     }
@@ -124,7 +124,7 @@ impl Link {
         self.plan.message
     }
 
-    /// A place for a message to be sent, if there is one.
+    /// Takes a slot for a message to send.
     pub(crate) fn take_slot(&mut self) -> Option<u16> {
         self.free.pop()
     }
@@ -133,25 +133,25 @@ impl Link {
         !self.free.is_empty()
     }
 
-    /// Whether all that was posted is sent, and acknowledged where the transport says so.
+    /// Whether all Sends are complete.
     pub(crate) const fn is_idle(&self) -> bool {
         self.free.len() == self.plan.depth as usize
     }
 
-    /// Gives the place of a message that has come back to the device.
+    /// Posts the slot of a delivered message to the device again.
     pub(crate) fn receive(&mut self, slot: u16) -> Result<(), Error> {
         let len = u32::try_from(self.plan.message).unwrap_or(u32::MAX);
         let place = self.memory.sge(self.at_arrived(slot) as u64, len);
         let posted = self.qp.post_recv(&[RecvWr::new(slot.into(), place)]);
         match posted.map_err(|failed| failed.error) {
-            // It is over, which an event tells: that may come after.
+            // The connection has ended; its event may come later.
             Err(Error::State(_)) => Ok(()),
             posted => posted,
         }
     }
 
-    /// Sends what lies in `slot`. Which of the application's messages were to wake their receiver a
-    /// receiver is not told, so all do.
+    /// Sends the message in `slot`. A receiver cannot see which of the application's messages were
+    /// solicited, so all are.
     pub(crate) fn send(
         &mut self,
         slot: u16,
@@ -167,7 +167,7 @@ impl Link {
             .with_flags(SendFlags::SIGNALED | SendFlags::SOLICITED);
         let posted = self.qp.post_send(&[request]);
         match posted.map_err(|failed| failed.error) {
-            // As for receives.
+            // As in `receive`.
             Err(Error::State(_)) => {
                 self.free.push(slot);
                 Ok(())
@@ -176,13 +176,12 @@ impl Link {
         }
     }
 
-    /// Has completions put an event on the channel again; those that are there already are taken
-    /// after that.
+    /// Requests the next completion event. Poll afterwards: earlier completions raise none.
     pub(crate) fn arm(&self) -> Result<(), Error> {
         self.cq.arm(Notify::Any)
     }
 
-    /// Takes what is complete.
+    /// Takes completions.
     ///
     /// # Errors
     /// What the application or the device did that cannot be bridged.
@@ -207,7 +206,7 @@ impl Link {
         self.done += 1;
         match done.status {
             WcStatus::Success => {}
-            // The connection is over, which is told by its event.
+            // The connection has ended, which its event reports.
             WcStatus::WrFlushErr => {
                 if done.wr_id & IS_SEND != 0 {
                     self.free.push(slot);
@@ -216,9 +215,7 @@ impl Link {
             }
             WcStatus::LocLenErr => {
                 let most = self.plan.message;
-                return Err(format!(
-                    "a message is longer than {most} octets (`message`)"
-                ));
+                return Err(format!("a message is longer than {most} bytes (`message`)"));
             }
             status => return Err(format!("{status:?}")),
         }

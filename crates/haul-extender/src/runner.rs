@@ -46,7 +46,8 @@ pub struct Runner {
     /// Bridges with something to do.
     ready: Vec<u64>,
     next: u64,
-    /// Lines about single connections that may be said until then, and those that were not.
+    /// Log lines about single connections that are left until `lines_anew_ns`, and the number
+    /// omitted.
     lines_left: u32,
     lines_anew_ns: u64,
     omitted: u64,
@@ -90,7 +91,7 @@ impl Runner {
     /// Bridges connections until `is_stopped`, which is asked after each wait, says so. Blocks.
     pub fn run(mut self, host: &dyn Host, is_stopped: impl Fn() -> bool) {
         if let Err(error) = self.serve(host, &is_stopped) {
-            let text = format!("RDMA connections are not bridged any more: {error}");
+            let text = format!("RDMA connections are no longer bridged: {error}");
             host.log(Severity::Error, &text);
         }
         for (bridge, _) in std::mem::take(&mut self.bridges).into_values() {
@@ -126,7 +127,7 @@ impl Runner {
         Ok(())
     }
 
-    /// A bridge is to have its turn.
+    /// Queues a bridge to be served.
     fn make_ready(&mut self, token: u64) {
         if let Some((bridge, _)) = self.bridges.get_mut(&token)
             && !std::mem::replace(&mut bridge.is_ready, true)
@@ -135,7 +136,7 @@ impl Runner {
         }
     }
 
-    /// Finds out whom events are for.
+    /// Finds the bridges that events are for.
     fn take_events(&mut self, host: &dyn Host, events: &Events) -> Result<(), Error> {
         for event in events.iter() {
             match event.token {
@@ -197,8 +198,7 @@ impl Runner {
         }
     }
 
-    /// An application wants to connect. Who is not let in is turned away by the request's being
-    /// dropped.
+    /// Handles an application's request. Dropping the request rejects it.
     fn on_request(&mut self, host: &dyn Host, channel: u64, request: ConnectRequest) {
         let Some(entrance) = self.entrances.get(&channel) else {
             return;
@@ -275,11 +275,11 @@ impl Runner {
         }
     }
 
-    /// What one more connection takes, where there is room.
+    /// Takes the memory of one more connection, if it fits.
     fn admit(&self, host: &dyn Host, name: &str) -> Option<MemoryGuard> {
         if self.bridges.len() >= self.connections {
             let text = format!(
-                "{name}: there are {} already (`connections`); it is refused",
+                "{name}: {} connections is the limit (`connections`); refused",
                 self.connections
             );
             host.log_shortage(&text);
@@ -288,8 +288,7 @@ impl Runner {
         let memory = host.take_memory(self.plan.bytes() as u64);
         if memory.is_none() {
             let (takes, left) = (self.plan.bytes() >> 10, host.memory_left() >> 10);
-            let text =
-                format!("{name}: it takes {takes} KiB and {left} KiB are left; it is refused");
+            let text = format!("{name}: it takes {takes} KiB and {left} KiB are left; refused");
             host.log_shortage(&text);
         }
         memory
@@ -326,7 +325,7 @@ impl Runner {
         }
     }
 
-    /// Says what strangers can bring about as often as they like.
+    /// Logs what peers can cause as often as they like, at a limited rate.
     fn warn(&mut self, host: &dyn Host, text: &str) {
         let now = self.clock.now_ns();
         if now >= self.lines_anew_ns {
@@ -337,7 +336,7 @@ impl Runner {
             (_, 0) => host.log(Severity::Warning, text),
             (_, omitted) => {
                 self.omitted = 0;
-                let text = format!("{text}; {omitted} lines like this were left out before it");
+                let text = format!("{text}; {omitted} similar lines were omitted");
                 host.log(Severity::Warning, &text);
             }
         }
@@ -392,7 +391,7 @@ impl Runner {
             && !entrance.is_open
             && !is_used
         {
-            // It fails for one that is not watched.
+            // It may not be watched.
             let _ = self.poller.remove(entrance.events.fd());
             self.entrances.remove(&channel);
         }

@@ -1,32 +1,31 @@
-//! What a client of a listener is sent, in the protocol that the listener speaks.
+//! Replies to the clients of a listener, in the protocol that the listener speaks.
 
 use crate::refusal::meaning;
 
-/// How a client learns what became of its connection.
+/// The protocol in which a client learns whether its connection is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// By its being open, or reset.
+    /// None: the connection stays open, or is reset.
     None,
-    /// By a reply of SOCKS 5 (RFC 1928 §6).
+    /// A SOCKS 5 reply (RFC 1928 §6).
     Socks5,
-    /// By a status of HTTP (RFC 9110 §15).
+    /// An HTTP status (RFC 9110 §15).
     Http,
 }
 
 impl Answer {
-    /// What a client is told before the first octet of its destination.
+    /// Returns what a client is sent before the first byte of its destination.
     pub(crate) const fn accepted(self) -> &'static [u8] {
         match self {
             Self::None => b"",
-            // The address that the connection is made from is the far gateway's, and of no use to
-            // the client.
+            // The far gateway's own address means nothing to the client.
             Self::Socks5 => &[5, 0, 0, 1, 0, 0, 0, 0, 0, 0],
             Self::Http => b"HTTP/1.1 200 Connection established\r\n\r\n",
         }
     }
 
-    /// What a client is told whose connection is not to be had; nothing where a reset has to say
-    /// it. `status` is a code of [`NackStatus`], or the number of an error of Linux.
+    /// Returns what a refused client is sent; empty if the connection is reset instead. `status` is
+    /// a [`NackStatus`](haul_xsp::wire::NackStatus) code or a Linux errno.
     pub(crate) fn refused(self, status: u16) -> Vec<u8> {
         let meaning = meaning(status);
         match self {
@@ -41,7 +40,7 @@ pub(crate) const fn socks_refusal(reply: u8) -> [u8; 10] {
     [5, reply, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
-/// `fields` are whole header fields with their ends of lines.
+/// Builds an HTTP refusal. `fields` holds whole header fields with their line ends.
 pub(crate) fn http_refusal(status: &str, fields: &str, why: &str) -> Vec<u8> {
     let len = why.len() + 1;
     format!(

@@ -1,5 +1,4 @@
-//! What a gateway holds memory for, and how much of it at most: known from its configuration,
-//! before anything comes in.
+//! The memory that a gateway can take at most, computed from its configuration.
 
 use serde::Serialize;
 
@@ -9,47 +8,48 @@ use crate::inbound::pending_bytes;
 use crate::listener::CLIENT_MEMORY;
 use crate::session::{LANES_MAX, Shape};
 
-/// What sessions of a kind take of the configured memory.
+/// The share of the configured memory that one kind of session takes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Budget {
-    /// Which: "of the route to …", "that ends here", "that passes through".
+    /// Which sessions: "of the route to …", "that ends here", "that passes through".
     pub what: String,
-    /// Octets that each takes, whatever it carries.
+    /// Bytes that each session takes, whatever it carries.
     pub bytes: u64,
-    /// Octets that its data channels take beside that, where they are of the kind that takes most.
+    /// Further bytes for the data channels of the kind that takes most.
     pub channel_bytes: u64,
-    /// So many of them fit, if there are no others: with the channels that take most, and with
-    /// those that take nothing.
+    /// How many such sessions fit alone: with the largest channels, and with channels that take
+    /// nothing.
     pub fit: [u64; 2],
 }
 
-/// What RDMA connections of applications take of the configured memory.
+/// The share of the configured memory that applications' RDMA connections take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct RdmaBudget {
-    /// Octets that each takes.
+    /// Bytes that each connection takes.
     pub bytes: u64,
-    /// So many there may be.
+    /// Most connections at a time.
     pub connections: u16,
 }
 
-/// What a gateway may take, octets.
+/// The memory plan of a gateway, bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct MemoryPlan {
-    /// The configured memory: what sessions take comes out of it.
+    /// The configured memory, which all sessions share.
     pub memory: u64,
-    /// What each session takes.
+    /// What each kind of session takes of it.
     pub sessions: Vec<Budget>,
-    /// What RDMA connections of applications take of it.
+    /// What applications' RDMA connections take of it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaBudget>,
-    /// Beside it, for connections of others that have not shown who they are.
-    pub strangers: u64,
-    /// Beside it, for clients at all listeners that have not said where they want to go.
+    /// Beside it: for peers that have not authenticated.
+    #[serde(rename = "strangers")]
+    pub unauthenticated: u64,
+    /// Beside it: for clients of all listeners that have not named their destination.
     pub clients: u64,
 }
 
 impl Config {
-    /// What a gateway with this configuration may take.
+    /// Computes the memory plan of a gateway with this configuration.
     #[must_use]
     pub fn memory_plan(&self) -> MemoryPlan {
         let memory = self.memory.0;
@@ -70,21 +70,21 @@ impl Config {
             sessions.push(budget(what, bytes, channel_bytes(route)));
         }
         if self.listen.is_some() {
-            let guests = Shape::of_incoming(self);
+            let inbound = Shape::of_incoming(self);
             let kinds = self.channels.iter().map(|channel| channel.kind);
-            // How many streams is the peer's choice.
+            // The peer chooses the number of streams.
             let near = most_bytes(kinds, LANES_MAX);
             if self.has_exit() {
                 sessions.push(budget(
                     "that ends here".to_owned(),
-                    guests.bytes(true),
+                    inbound.bytes(true),
                     near,
                 ));
             }
             if !self.next.is_empty() {
                 let far = lane_bytes(ChannelKind::Udt) * u64::from(LANES_MAX);
                 let what = "that passes through".to_owned();
-                sessions.push(budget(what, guests.bytes(false), near + far));
+                sessions.push(budget(what, inbound.bytes(false), near + far));
             }
         }
         let says_where = |kind| matches!(kind, ListenerKind::Socks5 | ListenerKind::Http);
@@ -99,13 +99,14 @@ impl Config {
                 bytes: rdma.plan().bytes() as u64,
                 connections: rdma.connections,
             }),
-            strangers: pending_bytes(self),
+            unauthenticated: pending_bytes(self),
             clients: listeners.count() as u64 * CLIENT_MEMORY,
         }
     }
 }
 
-/// Octets that the data channels of a route's session may take beside its ring and its arena.
+/// Returns the bytes that the data channels of a route's session take beside its ring and its
+/// arena.
 pub(crate) fn channel_bytes(route: &Route) -> u64 {
     let ways = route.ways().into_iter();
     let kinds = ways.flat_map(|way| route.first_channels(way));
@@ -117,7 +118,7 @@ fn most_bytes(kinds: impl Iterator<Item = ChannelKind>, lanes: u16) -> u64 {
 }
 
 impl MemoryPlan {
-    /// The same for people, a line for each thing.
+    /// Describes the plan, one line for each item.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
@@ -144,13 +145,13 @@ impl MemoryPlan {
             ));
         }
         let beside = [
-            (self.strangers, "who have not shown who they are"),
-            (self.clients, "at listeners who have not said where to"),
+            (self.unauthenticated, "peers that have not authenticated"),
+            (self.clients, "clients that have not named a destination"),
         ];
         let beside: Vec<String> = beside
             .iter()
             .filter(|(bytes, _)| *bytes > 0)
-            .map(|(bytes, whom)| format!("{} MiB for those {whom}", mib(*bytes)))
+            .map(|(bytes, whom)| format!("{} MiB for {whom}", mib(*bytes)))
             .collect();
         if !beside.is_empty() {
             lines.push(format!("beside them at most {}", beside.join(", ")));
@@ -179,10 +180,10 @@ mod tests {
         };
         assert_eq!((route.bytes, route.channel_bytes), (128 << 20, 0));
         assert_eq!(route.fit, [8, 8]);
-        assert_eq!((plain.strangers, plain.clients), (0, 0));
+        assert_eq!((plain.unauthenticated, plain.clients), (0, 0));
         let udt = plan(&format!("{ROUTE}channels = ['tcp', 'udt']\nstreams = 3"));
         let stream = lane_bytes(ChannelKind::Udt);
-        // Both windows.
+        // The windows of both directions.
         assert!((32 << 20..34 << 20).contains(&stream), "{stream}");
         assert_eq!(udt.sessions[0].channel_bytes, 3 * stream);
         assert_eq!(udt.sessions[0].fit, [4, 8]);
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_choose_how_many_streams_and_strangers_have_a_limit() {
+    fn peers_choose_how_many_streams_and_pending_ones_have_a_limit() {
         let listen = "listen = '127.0.0.1:1'\nexit = ['192.0.2.1']\nnext = ['192.0.2.2']\n";
         let channel = |kind| format!("[[channel]]\nkind = '{kind}'\nlisten = '127.0.0.1:2'\n");
         let tcp = plan(&(listen.to_owned() + &channel("tcp")));
@@ -201,10 +202,10 @@ mod tests {
             let bytes = |budget: &Budget| (budget.bytes >> 20, budget.channel_bytes);
             plan.sessions.iter().map(bytes).collect::<Vec<_>>()
         };
-        // One side may be udt though this gateway takes none.
+        // The other segment may use udt though this gateway does not listen for it.
         assert_eq!(bytes(&tcp), [(128, 0), (128, streams)]);
         assert_eq!(bytes(&udt), [(128, streams), (128, 2 * streams)]);
-        let more = udt.strangers - tcp.strangers;
+        let more = udt.unauthenticated - tcp.unauthenticated;
         assert!((1..64 << 20).contains(&more), "{more}");
     }
 

@@ -1,5 +1,5 @@
-//! Who wants a connection, and how they learn what becomes of it: a client of a listener, or this
-//! process itself.
+//! Who asks for a connection, and how they learn the outcome: a client of a listener, or this
+//! process.
 
 #![expect(
     clippy::disallowed_types,
@@ -16,49 +16,49 @@ use haul_xsp::wire::{Endpoint, Metadata, NackStatus};
 use crate::answer::Answer;
 use crate::refusal::{Refusal, code};
 
-/// Somebody in this process who wants a connection.
+/// Asks for a connection on behalf of this process.
 pub trait Caller: Send {
-    /// The far end has accepted: the stream by which octets come and go from now on. Must not wait.
+    /// Takes the stream of an accepted connection. It must not block.
     ///
     /// # Errors
-    /// There is nobody any more who wants it.
+    /// The caller no longer wants the connection.
     fn accepted(self: Box<Self>) -> io::Result<TcpStream>;
 
-    /// Nothing comes of it. Must not wait.
+    /// Learns why there is no connection. It must not block.
     fn refused(self: Box<Self>, why: &Refusal);
 
-    /// Whether the connection is wanted still.
+    /// Returns whether the connection is still wanted.
     fn is_wanted(&self) -> bool {
         true
     }
 }
 
-/// A connection that is wanted.
+/// A request for a connection.
 pub(crate) struct Call {
     pub(crate) party: Party,
-    /// Whoever wants it, for people.
+    /// Names who asks, for log lines and the page.
     pub(crate) from: String,
     pub(crate) to: Endpoint,
-    /// What the session calls it, where that is something else.
+    /// How the session names the destination, if differently.
     pub(crate) named: Option<Endpoint>,
-    /// What is said about it.
+    /// What the application says about the connection.
     pub(crate) metadata: Metadata,
-    /// It has been asked for before, by another way, and counted then.
+    /// The request was made before, by another way, and was counted then.
     pub(crate) is_again: bool,
 }
 
-/// Who is told what becomes of it.
+/// Who learns the outcome.
 pub(crate) enum Party {
-    /// A client of a listener. Nothing behind what its listener speaks has been read from its stream, which
-    /// is reset when it is dropped.
+    /// A client of a listener. Exactly its handshake has been read from the stream, which is reset
+    /// when it is dropped.
     Client(Stream, Answer),
     /// This process.
     Own(Box<dyn Caller>),
 }
 
 impl Party {
-    /// Whether the connection is wanted still, as far as is known: clients of listeners are not
-    /// watched.
+    /// Returns whether the connection is still wanted, as far as is known: nobody watches a
+    /// listener's clients.
     pub(crate) fn is_wanted(&self) -> bool {
         match self {
             Self::Client(..) => true,
@@ -66,7 +66,7 @@ impl Party {
         }
     }
 
-    /// They learn that nothing comes of it, as in [`Refusal::new`].
+    /// Reports that there is no connection, as in [`Refusal::new`].
     pub(crate) fn refuse(self, status: u16, session: Option<&str>) {
         match self {
             Self::Client(stream, answer) => refuse_client(&stream, answer, status),
@@ -77,17 +77,17 @@ impl Party {
 
 fn refuse_client(stream: &Stream, answer: Answer, status: u16) {
     let octets = answer.refused(status);
-    // Without words it is the reset, by the stream's drop, that says it.
+    // Where the protocol has no reply, the drop of the stream resets the connection.
     if !octets.is_empty() {
         stream.finish_on_drop();
-        // A client that does not listen learns it by the end of the connection.
+        // A client that does not read sees the connection close.
         let _ = stream.write(&octets);
         stream.shutdown_send();
     }
 }
 
 impl Call {
-    /// Where it goes, as the session calls that.
+    /// Returns the destination as the session names it.
     pub(crate) fn meant(&self) -> &Endpoint {
         self.named.as_ref().unwrap_or(&self.to)
     }

@@ -1,4 +1,4 @@
-//! Control connections: octets of PDUs over TCP, plain or within TLS, that never wait.
+//! Control connections: PDUs over TCP, plain or within TLS. No method blocks.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -10,16 +10,16 @@ use webpki::EndEntityCert;
 
 use crate::tls::{TlsContext, explain};
 
-/// Octets that wait to be sent. Beyond, nothing more is to be put in.
+/// Bytes that may be queued to send before more is refused.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
-/// Octets that go together.
+/// Small messages are joined up to this many bytes.
 const PIECE_BYTES: usize = 1_024;
-/// Octets that are read and thrown away when TLS has failed: a close with octets unread is a reset,
-/// which overtakes the alert.
+/// Bytes read and discarded after TLS has failed. A close with unread bytes is a reset, which would
+/// overtake the alert.
 const DRAIN_BYTES_MAX: usize = 64 << 10;
-/// How an alert begins (RFC 8446 §5.1); no message of ours does.
+/// The first bytes of an alert (RFC 8446 §5.1); no message of ours begins with them.
 const TLS_ALERT: [u8; 2] = [21, 3];
-/// What binds proofs of keys to a connection (RFC 5705, RFC 8446 §7.5).
+/// The exporter label that binds key proofs to a connection (RFC 5705, RFC 8446 §7.5).
 const BINDING_LABEL: &[u8] = b"EXPORTER-haul-xsp";
 
 /// A control connection.
@@ -28,28 +28,28 @@ pub(crate) struct Control {
     stream: Stream,
     tls: Option<Box<Connection>>,
     out: VecDeque<Vec<u8>>,
-    /// Octets of the first of `out` that are sent.
+    /// Bytes of the first of `out` that are sent.
     sent: usize,
     queued: usize,
-    /// TLS has failed: one of the ends does not verify_chain the other.
+    /// TLS has failed: one end could not authenticate the other.
     auth_failed: bool,
-    /// Octets have come.
+    /// Bytes have arrived.
     has_received: bool,
-    /// Nothing more goes out.
+    /// Nothing more is sent.
     is_finished: bool,
 }
 
 impl Control {
-    /// Plain, over a stream that is connected, or being connected.
+    /// Creates a plain control connection over a stream that is connected or connecting.
     pub(crate) fn new(stream: Stream) -> Self {
         Self::over(stream, None)
     }
 
-    /// Within TLS, at the end that connected to `server_name`: a host's name or an address, for
-    /// which the peer's certificate must be. It is ready when [`Self::is_ready`] says so.
+    /// Creates the client end of TLS. The peer's certificate must be valid for `server_name`, a
+    /// host name or an address. [`Self::is_ready`] tells when the handshake is complete.
     ///
     /// # Errors
-    /// A name that no certificate can have.
+    /// No certificate can have that name.
     pub(crate) fn tls_client(
         stream: Stream,
         context: &TlsContext,
@@ -63,7 +63,7 @@ impl Control {
         Ok(Self::over(stream, Some(Box::new(client.into()))))
     }
 
-    /// Within TLS, at the end that was connected to.
+    /// Creates the server end of TLS.
     ///
     /// # Errors
     /// None is known.
@@ -85,22 +85,21 @@ impl Control {
         }
     }
 
-    /// The socket, to be waited for.
+    /// The socket, to be polled.
     pub(crate) const fn stream(&self) -> &Stream {
         &self.stream
     }
 
-    /// Whether octets can go through: TLS has shown who is who. Until then [`Self::read`] and
-    /// [`Self::flush`] bring it on.
+    /// Whether the handshake is complete. Until then [`Self::read`] and [`Self::flush`] advance it.
     pub(crate) fn is_ready(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| !tls.is_handshaking())
     }
 
-    /// Brings the handshake on as far as it goes without waiting; octets behind it stay for
-    /// [`Self::read`]. Whether it is done.
+    /// Advances the handshake as far as possible, and returns whether it is complete. Bytes behind
+    /// it stay for [`Self::read`].
     ///
     /// # Errors
-    /// As [`Self::read`].
+    /// Those of [`Self::read`].
     pub(crate) fn handshake(&mut self) -> io::Result<bool> {
         self.flush()?;
         while let Some(tls) = self.tls.as_mut().filter(|tls| tls.is_handshaking()) {
@@ -112,19 +111,19 @@ impl Control {
         Ok(true)
     }
 
-    /// Whether the peer has shown who it is by a certificate: here nobody gets through TLS without.
+    /// Whether a certificate has authenticated the peer. TLS requires one here.
     pub(crate) fn is_authenticated(&self) -> bool {
         self.tls.is_some() && self.is_ready()
     }
 
-    /// Whether there is something to send as soon as there is room.
+    /// Whether there is something to send.
     pub(crate) fn wants_write(&self) -> bool {
         let tls = self.tls.as_ref().is_some_and(|tls| tls.wants_write());
         tls || self.is_ready() && !self.out.is_empty()
     }
 
-    /// What binds proofs of keys to this connection: the same at both ends and on no other
-    /// connection; zeros where it is plain, or not ready.
+    /// Returns a value that binds key proofs to this connection. It is equal at both ends and on no
+    /// other connection; zeros if the connection is plain or not ready.
     pub(crate) fn binding(&self) -> [u8; 32] {
         let exported = self
             .tls
@@ -134,8 +133,8 @@ impl Control {
         exported.and_then(Result::ok).unwrap_or_default()
     }
 
-    /// Who the peer is by its certificate: the first host's name in it, or the address that it
-    /// comes from if it is for that. None where the connection is plain or not ready.
+    /// Returns the peer's name from its certificate: the first DNS name, or the peer's address if
+    /// the certificate covers it. `None` if the connection is plain or not ready.
     pub(crate) fn peer_name(&self) -> Option<String> {
         let tls = self.tls.as_ref().filter(|_| self.is_ready())?;
         let certificate = EndEntityCert::try_from(tls.peer_certificates()?.first()?).ok()?;
@@ -147,11 +146,11 @@ impl Control {
         is_for.is_ok().then(|| ip.to_string())
     }
 
-    /// Octets that have arrived; zero at the end.
+    /// Reads received bytes; zero at the end.
     ///
     /// # Errors
-    /// `WouldBlock` where nothing has arrived; else that of the connection. `InvalidData` says in a
-    /// line why the ends do not verify_chain each other, and the peer has been told.
+    /// `WouldBlock` if nothing has arrived; otherwise the error of the connection. `InvalidData`
+    /// states in one line why authentication failed, and the peer has been sent the alert.
     pub(crate) fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
         let read = match &mut self.tls {
             None => read_plain(&self.stream, octets, &mut self.has_received),
@@ -160,8 +159,8 @@ impl Control {
         self.note_auth_failure(read)
     }
 
-    /// Whether it has ended because one of the ends does not verify_chain the other. The end that
-    /// connects has shown what it has, and may go on, before the other says so.
+    /// Whether the connection has ended because authentication failed. The client may have
+    /// completed its handshake before the server says so.
     pub(crate) const fn auth_failed(&self) -> bool {
         self.auth_failed
     }
@@ -172,7 +171,7 @@ impl Control {
         result
     }
 
-    /// Sends nothing more, and has the peer know: what it has sent, and still sends, can be read.
+    /// Stops sending, and tells the peer. What the peer sends can still be read.
     pub(crate) fn finish(&mut self) {
         self.notify_close();
         self.stream.shutdown_send();
@@ -181,22 +180,21 @@ impl Control {
         self.is_finished = true;
     }
 
-    /// Tells the peer that the end is meant.
+    /// Tells the peer that the end is intended.
     fn notify_close(&mut self) {
         if let Some(tls) = self.tls.as_mut().filter(|_| !self.is_finished) {
             tls.send_close_notify();
-            // Whoever is gone need not be told.
+            // The peer may be gone.
             let _ = flush_tls(&self.stream, tls);
         }
     }
 
-    /// Whether more may be put in.
+    /// Whether more may be queued.
     pub(crate) const fn has_room(&self) -> bool {
         self.queued < QUEUE_BYTES_MAX && !self.is_finished
     }
 
-    /// Puts octets behind those that wait. What is little goes together, in one packet and one
-    /// record.
+    /// Queues bytes to send. Small messages are joined in one packet and one record.
     pub(crate) fn push(&mut self, octets: Vec<u8>) {
         self.queued += octets.len();
         match self.out.back_mut() {
@@ -205,11 +203,11 @@ impl Control {
         }
     }
 
-    /// Sends what there is room for; whether nothing waits for room. Until it is ready, what was
-    /// put in waits for the peer.
+    /// Sends what there is room for, and returns whether the queue is empty. Before the handshake
+    /// is complete, queued bytes wait.
     ///
     /// # Errors
-    /// That of the connection.
+    /// The error of the connection.
     pub(crate) fn flush(&mut self) -> io::Result<bool> {
         let flushed = self.flush_all();
         self.note_auth_failure(flushed)
@@ -232,7 +230,7 @@ impl Control {
             let rest = &first[self.sent..];
             let written = match &mut self.tls {
                 None => self.stream.write(rest),
-                // It keeps a few records, which go before more is put in.
+                // It buffers a few records, which are sent before more is queued.
                 Some(tls) => tls.writer().write(rest),
             };
             match written {
@@ -244,7 +242,7 @@ impl Control {
         }
     }
 
-    /// `count` octets of the first piece are sent.
+    /// Counts `count` bytes of the first piece as sent.
     fn forget(&mut self, count: usize) {
         self.sent += count;
         self.queued -= count;
@@ -265,7 +263,7 @@ impl Drop for Control {
     }
 }
 
-/// The socket as TLS wants it.
+/// The socket as rustls needs it.
 struct Wire<'a>(&'a Stream);
 
 impl io::Read for Wire<'_> {
@@ -284,7 +282,7 @@ impl io::Write for Wire<'_> {
     }
 }
 
-/// What answers with an alert of TLS speaks nothing else.
+/// A peer that answers with a TLS alert speaks nothing else.
 fn read_plain(stream: &Stream, octets: &mut [u8], has_received: &mut bool) -> io::Result<usize> {
     let count = stream.read(octets)?;
     let is_first = !std::mem::replace(has_received, true);
@@ -306,17 +304,17 @@ fn read_tls(stream: &Stream, tls: &mut Connection, octets: &mut [u8]) -> io::Res
     }
 }
 
-/// Takes records that have arrived, and answers them.
+/// Reads arrived records, and answers them.
 fn take_records(stream: &Stream, tls: &mut Connection) -> io::Result<()> {
     let is_end = tls.read_tls(&mut Wire(stream))? == 0;
     if let Err(error) = tls.process_new_packets() {
-        // The alert that says so.
+        // Sends the alert.
         let _ = flush_tls(stream, tls);
         drain(stream);
         return Err(io::Error::new(io::ErrorKind::InvalidData, explain(&error)));
     }
     match flush_tls(stream, tls) {
-        // This end has finished; what it would still say was put in before that.
+        // This end has finished; what was queued before that is sent.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         flushed => drop(flushed?),
     }
@@ -326,7 +324,7 @@ fn take_records(stream: &Stream, tls: &mut Connection) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends records; whether all are sent.
+/// Sends records, and returns whether all are sent.
 fn flush_tls(stream: &Stream, tls: &mut Connection) -> io::Result<bool> {
     while tls.wants_write() {
         match tls.write_tls(&mut Wire(stream)) {
@@ -338,7 +336,7 @@ fn flush_tls(stream: &Stream, tls: &mut Connection) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Why the peer takes nothing more, where it has said so.
+/// Reads the alert that tells why the peer accepts no more.
 fn alert(stream: &Stream, tls: &mut Connection) -> Option<io::Error> {
     while tls.read_tls(&mut Wire(stream)).is_ok_and(|count| count > 0) {
         if let Err(error) = tls.process_new_packets() {

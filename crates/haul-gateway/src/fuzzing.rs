@@ -1,14 +1,13 @@
-//! What a stranger may say, for the targets in `fuzz/`.
+//! What a hostile peer or client may send, for the targets in `fuzz/`.
 
 use crate::channel::fuzzing::receive;
 use crate::config::PathRule;
 use crate::listener::{Connect, Handshake, Socks, listen};
 
-/// A client's octets at a listener of either kind: what it is told, what is taken and where it ends do
-/// not depend on the pieces that the octets come in.
+/// Feeds a client's bytes to the handshakes of a listener.
 ///
 /// # Panics
-/// If they do.
+/// If the outcome depends on how the bytes are split.
 pub fn listener(octets: &[u8], piece: usize) {
     let starts = [
         || Handshake::Socks(Socks::default()),
@@ -20,11 +19,11 @@ pub fn listener(octets: &[u8], piece: usize) {
     }
 }
 
-/// A peer's octets on a data channel that is a byte stream: what parses is emitted the same, and
-/// what becomes of them does not depend on the pieces that they come in.
+/// Feeds a peer's bytes to a data channel that is a byte stream.
 ///
 /// # Panics
-/// If that is not so.
+/// If a frame that parses is emitted differently, or the outcome depends on how the bytes are
+/// split.
 pub fn tcp_channel(octets: &[u8], piece: usize) {
     assert_eq!(
         receive(octets, piece.max(1)),
@@ -32,11 +31,10 @@ pub fn tcp_channel(octets: &[u8], piece: usize) {
     );
 }
 
-/// A request for the page or the metrics, and the same octets as rules of a path from another
-/// gateway: a rule that is taken is written as one that means the same.
+/// Feeds a request to the administration server, and the same bytes as path rules.
 ///
 /// # Panics
-/// If it does not.
+/// If a rule that parses prints as one that means something else.
 pub fn operating(octets: &[u8]) {
     crate::admin::judge(octets);
     for text in String::from_utf8_lossy(octets).lines() {

@@ -47,12 +47,12 @@ use crate::thread::Thread;
 
 pub use reach::Reach;
 
-/// How often whoever waits for a session is asked whether to go on.
+/// How often a caller that waits for a session is asked whether to go on.
 const LOOK: Duration = Duration::from_millis(20);
-/// Data connections that wait to be taken.
+/// Data connections that may wait in a device's listener.
 const BACKLOG: u32 = 64;
 
-/// A listener of any kind, open until it is dropped.
+/// An open listener of any kind.
 #[derive(Debug)]
 enum OpenListener {
     Tcp(Listener),
@@ -72,9 +72,9 @@ impl OpenListener {
 #[derive(Debug)]
 pub struct Gateway {
     shared: Arc<Shared>,
-    /// Each with what the operator wrote.
+    /// Each with its configuration.
     listeners: Vec<(config::Listener, OpenListener)>,
-    /// Bridges RDMA connections of applications.
+    /// Bridges applications' RDMA connections.
     extender: Option<Thread>,
     inbound: Option<Thread>,
     /// Opens the sessions of routes that are `ready`.
@@ -85,11 +85,12 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// Starts what `config` says. `device` gives the device of a kind of data channel.
+    /// Starts a gateway. `device` returns the device for a kind of data channel. Blocks while it
+    /// reads files and opens sockets.
     ///
     /// # Errors
-    /// An address that cannot be listened at, a key that cannot be read, a device that there is
-    /// not.
+    /// An address is in use or not this machine's, a key or certificate is unusable, or a device is
+    /// missing.
     pub fn start(
         config: Config,
         device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
@@ -162,20 +163,20 @@ impl Gateway {
         Ok(gateway)
     }
 
-    /// Where it takes control connections.
+    /// Returns the address of the control listener.
     #[must_use]
     pub const fn listen_addr(&self) -> Option<SocketAddr> {
         self.listen
     }
 
-    /// Where its data channels come in, of each kind that does.
+    /// Returns the listening address of each kind of data channel that has one.
     #[must_use]
     pub fn channel_addrs(&self) -> Vec<(ChannelKind, SocketAddr)> {
         let listening = |network: &Network| Some((network.kind, network.listen?));
         self.shared.networks.iter().filter_map(listening).collect()
     }
 
-    /// Where its listeners are, in the order of the configuration.
+    /// Returns the addresses of the listeners, in the order of the configuration.
     #[must_use]
     pub fn listener_addrs(&self) -> Vec<SocketAddr> {
         self.listeners
@@ -184,33 +185,33 @@ impl Gateway {
             .collect()
     }
 
-    /// Where its page and its metrics are.
+    /// Returns the address of the administration server.
     #[must_use]
     pub fn admin_addr(&self) -> Option<SocketAddr> {
         self.admin.as_ref().map(Admin::local_addr)
     }
 
-    /// Its sessions as they were a moment ago.
+    /// Returns the sessions as they were at most 250 ms ago.
     #[must_use]
     pub fn sessions(&self) -> Vec<Status> {
         let statuses: Vec<_> = self.shared.registers().statuses.values().cloned().collect();
         statuses.iter().map(|status| lock(status).clone()).collect()
     }
 
-    /// Octets that slabs may still take.
+    /// Returns the bytes of the configured memory that no session has taken.
     #[must_use]
     pub fn memory_left(&self) -> u64 {
         self.shared.memory_left()
     }
 
-    /// What it may take.
+    /// Returns the memory plan of the present configuration.
     #[must_use]
     pub fn memory_plan(&self) -> MemoryPlan {
         self.shared.config().memory_plan()
     }
 
-    /// Whether its threads are there and what they share can be had. It does not return where that
-    /// cannot: for a watchdog.
+    /// Returns whether all threads run. Meant for a watchdog: it blocks for ever if a thread holds
+    /// a lock for ever.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         drop((self.shared.registers(), self.shared.directory()));
@@ -223,8 +224,8 @@ impl Gateway {
         threads.all(Thread::is_running)
     }
 
-    /// Asks for a connection to `to` on behalf of this process, by the route that leads there;
-    /// `caller` learns what becomes of it, on another thread. `from` names it for people.
+    /// Asks for a connection to `to`, by the route that leads there. `caller` learns the outcome on
+    /// another thread; `from` names it in log lines. Does not block.
     pub fn call(&self, from: &str, to: &HostPort, caller: Box<dyn Caller>) {
         let call = Call {
             party: Party::Own(caller),
@@ -237,10 +238,11 @@ impl Gateway {
         dispatch(&self.shared, call);
     }
 
-    /// As [`Self::call`], and waits until there is a connection, at most for `patience`.
+    /// Asks for a connection as [`Self::call`] does. Blocks until there is one, at most for
+    /// `patience`.
     ///
     /// # Errors
-    /// Why there is none.
+    /// States why there is no connection.
     pub fn connect(
         &self,
         from: &str,
@@ -254,12 +256,12 @@ impl Gateway {
             .unwrap_or_else(|error| Err(self.overdue(to, error)))
     }
 
-    /// Opens the session of the route that leads to `to`, if it is not there, and waits until
-    /// octets can go through it, at most for `patience`, and as long as `goes_on`, which is asked
-    /// again and again, says so.
+    /// Opens the session of the route that leads to `to`, unless it is open. Blocks until the
+    /// session can carry data, at most for `patience`, and while `goes_on` returns true; it is
+    /// asked every 20 ms.
     ///
     /// # Errors
-    /// Why it cannot be had.
+    /// States why the session cannot be opened.
     #[expect(
         clippy::disallowed_methods,
         reason = "a patience of the user's, not a protocol's time"
@@ -282,7 +284,7 @@ impl Gateway {
         };
         drop(opening);
         let opener = opener.map_err(|(status, why)| Refusal::new(code(status), Some(&why)))?;
-        // Where it is over already, the sender is dropped.
+        // If the session has ended, the sender is dropped.
         let _ = opener.send(SessionCommand::Await(sender));
         let until = Instant::now() + patience;
         loop {
@@ -308,7 +310,7 @@ impl Gateway {
         Refusal::new(code(NackStatus::TimedOut), Some(&text))
     }
 
-    /// Takes nothing new from now on; what there is finishes.
+    /// Stops accepting; open connections finish. Does not block.
     pub fn begin_drain(&mut self) {
         self.shared.drain();
         self.listeners.clear();
@@ -316,15 +318,15 @@ impl Gateway {
         self.shared.broadcast(|| SessionCommand::Drain);
     }
 
-    /// Takes nothing new, lets what there is finish, and waits until all sessions are over or
-    /// `patience` has passed; whether they are.
+    /// Stops accepting, and blocks until all sessions have ended, at most for `patience`. Returns
+    /// whether they have.
     pub fn drain(&mut self, patience: Duration) -> bool {
         self.begin_drain();
         self.wait(patience)
     }
 
-    /// Waits until all sessions are over and all that they asked of the network is taken down, or
-    /// `patience` has passed; whether they are.
+    /// Blocks until all sessions have ended and all paths are taken down, at most for `patience`.
+    /// Returns whether they have.
     #[must_use]
     #[expect(
         clippy::disallowed_methods,
@@ -347,11 +349,11 @@ impl Gateway {
     }
 }
 
-/// Lets this process have as many sockets as its owner may allow it; how many, if there is a limit.
-/// Each connection of a program takes one.
+/// Raises this process's limit of open files to the most allowed, and returns it. Each connection
+/// takes one.
 ///
 /// # Errors
-/// A sandbox may forbid it: then it has what it has.
+/// A sandbox forbids it; the limit is unchanged.
 pub fn raise_open_files() -> io::Result<Option<u64>> {
     haul_io::process::raise_open_files()
 }
@@ -368,7 +370,7 @@ impl Caller for Waiter {
     }
 
     fn refused(self: Box<Self>, why: &Refusal) {
-        // Whoever does not wait any more need not know.
+        // The caller may have stopped waiting.
         let _ = self.0.send(Err(why.clone()));
     }
 }
@@ -389,7 +391,7 @@ impl Drop for Gateway {
     }
 }
 
-/// Opens a listener through which connections come to their sessions.
+/// Opens a listener and dispatches its connections to their sessions.
 fn open(shared: &Arc<Shared>, listener: &config::Listener) -> Result<OpenListener, OpenError> {
     if listener.kind == ListenerKind::Rdma {
         return rdma::listen(shared, listener).map(OpenListener::Rdma);
@@ -399,8 +401,7 @@ fn open(shared: &Arc<Shared>, listener: &config::Listener) -> Result<OpenListene
     let deliver = move |arrival: Arrival| dispatch(&own, arrival.into());
     let opened = Listener::open(listener, deliver, move |text| teller.log_shortage(text))?;
     if listener.kind == ListenerKind::Transparent && !opened.takes_tproxy() {
-        let text =
-            "this listener takes what REDIRECT diverts, but not TPROXY: that needs CAP_NET_ADMIN";
+        let text = "the listener accepts connections diverted by REDIRECT, but not by TPROXY, which needs CAP_NET_ADMIN";
         shared.log(Level::Warning, format!("{}: {text}", opened.local_addr()));
     }
     Ok(OpenListener::Tcp(opened))
@@ -415,7 +416,7 @@ fn networks(
         .iter()
         .map(|listen| (listen.kind, Some(listen)))
         .collect();
-    // What is only used outwards needs no address.
+    // A kind that is only dialled needs no address.
     for kind in config.routes.iter().flat_map(Route::all_channels) {
         if kinds.iter().all(|(known, _)| *known != kind) {
             kinds.push((kind, None));
@@ -432,15 +433,14 @@ fn networks(
             Err(why) if listen.is_some() => {
                 return Err(StartError(format!("data channel {kind}: {why}")));
             }
-            // A route names what it would like.
+            // A route may name kinds that this machine lacks.
             Err(_) => {}
         }
     }
     Ok((networks, data_listeners))
 }
 
-/// What data channels of a kind are made with, and where they come in if that is for this process
-/// to say.
+/// Prepares a kind of data channel, and opens its listener if this process accepts its connections.
 fn network(
     kind: ChannelKind,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
@@ -477,7 +477,7 @@ fn network(
     Ok((network, data_listener))
 }
 
-/// What data channels are made with that are queue pairs, and where they come in.
+/// Prepares a kind of data channel that uses queue pairs.
 fn of_device(
     kind: ChannelKind,
     context: Context,

@@ -1,4 +1,4 @@
-//! `HOST:PORT`, as people write it and as protocols carry it.
+//! `HOST:PORT` as people write it and as protocols carry it.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -9,32 +9,32 @@ use haul_report::host_port;
 use haul_xsp::wire::{Address, Endpoint};
 use serde::{Deserialize, Deserializer, de};
 
-/// Most octets of a name, a dot at its end not counted (RFC 1035 §2.3.4).
+/// Longest name, bytes, without a dot at its end (RFC 1035 §2.3.4).
 const NAME_MAX: usize = 253;
-/// Most octets between two dots.
+/// Longest label, bytes.
 const LABEL_MAX: usize = 63;
 
-/// A host and a port, neither of which is missing. An IPv6 address is in brackets.
+/// A host and a port, both present. An IPv6 address is in brackets.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct HostPort(Endpoint);
 
-/// A text that is no `HOST:PORT`.
+/// Rejects a text that is not `HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no HOST:PORT; an IPv6 address goes in brackets")]
 pub struct NoHostPort(String);
 
 impl HostPort {
-    /// `HOST:PORT`, or `HOST` alone at `port`.
+    /// Parses `HOST:PORT`, or `HOST` with the default `port`.
     ///
     /// # Errors
-    /// Any other text.
+    /// The text is neither.
     pub fn parse_or(text: &str, port: u16) -> Result<Self, NoHostPort> {
         Self::from_str(text)
             .or_else(|_| Self::from_str(&format!("{text}:{port}")))
             .map_err(|_| NoHostPort(text.to_owned()))
     }
 
-    /// The same as sessions name it.
+    /// Returns the endpoint that sessions carry.
     #[must_use]
     pub const fn endpoint(&self) -> &Endpoint {
         &self.0
@@ -78,7 +78,7 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Deserializes where to listen: `ADDR:PORT`, IPv6 in brackets and with the scope of a link-local
+/// Deserializes a listening address: `ADDR:PORT`, IPv6 in brackets, with the scope of a link-local
 /// address.
 pub(crate) fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
     let text = String::deserialize(deserializer)?;
@@ -89,19 +89,19 @@ pub(crate) fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Socke
     })
 }
 
-/// Deserializes the same where the key may be missing.
+/// Deserializes a listening address that may be missing.
 pub(crate) fn listen_if_any<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<SocketAddr>, D::Error> {
     listen(deserializer).map(Some)
 }
 
-/// Octets as digits.
+/// Formats bytes in hexadecimal.
 pub(crate) fn hex(octets: &[u8]) -> String {
     octets.iter().map(|octet| format!("{octet:02x}")).collect()
 }
 
-/// Any end, for people.
+/// Formats any endpoint for people.
 #[derive(Debug)]
 pub(crate) struct Shown<'a>(pub(crate) &'a Endpoint);
 
@@ -117,7 +117,7 @@ impl fmt::Display for Shown<'_> {
     }
 }
 
-/// An address or a name, an IPv6 address in brackets.
+/// Parses an address or a name; an IPv6 address is in brackets.
 pub(crate) fn bracketed(text: &str) -> Option<Address> {
     match text.strip_prefix('[') {
         Some(rest) => {
@@ -128,8 +128,8 @@ pub(crate) fn bracketed(text: &str) -> Option<Address> {
     }
 }
 
-/// An IPv4 address or a name. What resolvers would take for an address though it is none in four
-/// decimal parts (`127.1`, `0x7f000001`) is neither, so that no rule about addresses is gone round.
+/// Parses an IPv4 address or a name. Short forms that resolvers accept (`127.1`, `0x7f000001`) are
+/// rejected, so that nothing bypasses a rule about addresses.
 pub(crate) fn host(text: &str) -> Option<Address> {
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         return Some(Address::V4(address.octets()));
@@ -147,13 +147,13 @@ fn is_label(label: &str) -> bool {
     (1..=LABEL_MAX).contains(&label.len()) && label.bytes().all(is_known)
 }
 
-/// What sessions call a destination that is reached by RDMA: a host and a port of TCP may be
-/// another program's.
+/// Prefix of destinations that are reached by RDMA: the same port of TCP may be another
+/// application's.
 const RDMA: &str = "urn:haul:rdma:";
-/// Most octets of what a session calls a destination.
+/// Longest name of a destination in a session, bytes.
 const URN_MAX: usize = 255;
 
-/// The same host and port, of RDMA. None for a name that is too long for it.
+/// Returns the RDMA name of an endpoint; `None` if it is too long.
 pub(crate) fn by_rdma(to: &Endpoint) -> Option<Endpoint> {
     let shown = Shown(to).to_string();
     let (host, _) = shown.rsplit_once(':')?;
@@ -164,7 +164,7 @@ pub(crate) fn by_rdma(to: &Endpoint) -> Option<Endpoint> {
     })
 }
 
-/// Which host and port of RDMA are meant, if it is that.
+/// Returns the endpoint that an RDMA name stands for.
 pub(crate) fn of_rdma(to: &Endpoint) -> Option<Endpoint> {
     let Address::Urn(name) = &to.address else {
         return None;
@@ -175,7 +175,7 @@ pub(crate) fn of_rdma(to: &Endpoint) -> Option<Endpoint> {
     })
 }
 
-/// As sessions name it.
+/// Converts to the address that sessions carry.
 pub(crate) const fn address(ip: IpAddr) -> Address {
     match ip {
         IpAddr::V4(ip) => Address::V4(ip.octets()),
@@ -183,7 +183,7 @@ pub(crate) const fn address(ip: IpAddr) -> Address {
     }
 }
 
-/// As sessions name it.
+/// Converts to the endpoint that sessions carry.
 pub(crate) const fn endpoint(to: SocketAddr) -> Endpoint {
     Endpoint {
         address: address(to.ip()),
@@ -191,7 +191,7 @@ pub(crate) const fn endpoint(to: SocketAddr) -> Endpoint {
     }
 }
 
-/// The address that the wire has; none for names.
+/// Returns the socket address of an endpoint; `None` for names.
 pub(crate) fn socket_addr(endpoint: &Endpoint) -> Option<SocketAddr> {
     let ip = match endpoint.address {
         Address::V4(octets) => IpAddr::from(octets),

@@ -1,4 +1,4 @@
-//! Where control connections and data channels of others come in.
+//! Accepts peers' control connections and data connections.
 
 mod data;
 
@@ -25,18 +25,17 @@ use crate::watch::Watch;
 
 use data::{DataStream, PENDING_DATA_MAX, PendingData};
 
-/// Octets that each of the guests may take: what is read at a time, a message, and what waits to be
-/// sent.
+/// Bytes that a pending peer can take: a read, a message, and the send queue.
 const PENDING_PEER_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
-/// Time to wait where the system has no descriptor or thread left, ns.
+/// Pause after the system has run out of descriptors or threads, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
-/// Data connections that are taken, or events of connections, before others have their turn.
+/// Data connections accepted, or connection events handled, before others are served.
 const ACCEPT_MAX: usize = 16;
-/// Time to wait where all places are taken, by some who have just come or are about to leave, ns.
+/// Pause while all places are taken by peers that have just connected or are about to leave, ns.
 const SOON_NS: u64 = SECOND_NS / 100;
 
-/// Octets that those may take who have not identified who they are: on control connections what has come
-/// of one message, and on data connections what a transport in this process holds.
+/// Returns the bytes that unauthenticated peers can take: a partial message on each control
+/// connection, and the transport state of each data connection.
 pub(crate) fn pending_bytes(config: &Config) -> u64 {
     let has = |kind| config.channels.iter().any(|channel| channel.kind == kind);
     let control = match config.listen {
@@ -50,15 +49,15 @@ pub(crate) fn pending_bytes(config: &Config) -> u64 {
     control + udt
 }
 
-/// What tokens are of.
+/// Token families.
 const FAMILY: u64 = 3 << 60;
 const NETWORK: u64 = 0;
 const CONTROL: u64 = 1 << 60;
 const DATA_LISTENER: u64 = 2 << 60;
 const PENDING: u64 = 3 << 60;
 
-/// The thread that takes what comes in; it ends when this is dropped: control connections at
-/// `control`, and data connections where there are listeners or networks.
+/// Starts the thread that accepts control connections at `control`, and data connections at
+/// listeners and RDMA networks. It ends when it is dropped.
 pub(crate) fn open(
     shared: &Arc<Shared>,
     control: Option<Acceptor>,
@@ -88,7 +87,7 @@ pub(crate) fn open(
     })
 }
 
-/// Where data connections that are byte streams come in.
+/// A listener for data connections that are byte streams.
 #[derive(Debug)]
 pub(crate) enum DataListener {
     Tcp(Acceptor),
@@ -136,7 +135,7 @@ struct InboundThread {
     pending: PendingData,
     poller: Poller,
     stop: Stop,
-    /// There were no descriptors or threads left.
+    /// Nothing is accepted before, ns: descriptors or threads ran out.
     paused_until_ns: u64,
 }
 
@@ -153,8 +152,10 @@ impl InboundThread {
             let until = [again, self.pending.poll_timeout()];
             let until = until.into_iter().flatten().min();
             if let Err(error) = self.poller.wait(&mut events, until, clock) {
-                self.shared
-                    .log(Level::Error, format!("nothing comes in any more: {error}"));
+                self.shared.log(
+                    Level::Error,
+                    format!("inbound connections are no longer accepted: {error}"),
+                );
                 return;
             }
             let tokens: Vec<u64> = events.iter().map(|event| event.token).collect();
@@ -192,8 +193,8 @@ impl InboundThread {
         }
     }
 
-    /// Heeds what may come while there is room for more. When it is to be asked again, where it
-    /// does not heed all.
+    /// Watches the listeners while there is room. Returns when to check again, ns, if any is
+    /// unwatched.
     fn listen(&mut self, now_ns: u64) -> Option<u64> {
         let is_accepting = now_ns >= self.paused_until_ns;
         let has_room = is_accepting && self.shared.registers().pending_peers.has_room(now_ns);
@@ -212,7 +213,7 @@ impl InboundThread {
         (!watches_all).then_some(now_ns + wait_ns)
     }
 
-    /// Something is short in this system: what comes waits in the kernel for a moment.
+    /// Stops accepting for a moment: connections wait in the kernel.
     fn pause(&mut self, now_ns: u64, why: &str) {
         self.shared.log_shortage(why);
         self.paused_until_ns = now_ns + PAUSE_NS;
@@ -233,29 +234,25 @@ impl InboundThread {
                     .map_err(|error| error.to_string())
                     .and_then(|control| Worker::accept(&self.shared, control, peer));
                 if let Err(why) = greeted {
-                    self.pause(now_ns, &format!("{peer} is turned away: {why}"));
+                    self.pause(now_ns, &format!("{peer}: rejected: {why}"));
                 }
             }
             Ok(None) => {}
             Err(error) => self.pause(
                 now_ns,
-                &format!(
-                    "control connections cannot be taken: {error}; they wait until there is room"
-                ),
+                &format!("cannot accept control connections: {error}; they wait in the kernel"),
             ),
         }
     }
 
-    /// Asks a control connection to leave that has identified nothing, where one that has come would be
-    /// one too many.
+    /// Evicts an unauthenticated control connection if a new one would exceed the limit.
     fn make_room(&self, now_ns: u64) {
         let leaver = self.shared.registers().pending_peers.make_room(now_ns);
         if let Some(leaver) = leaver {
-            // Who has left by now has made room as well.
+            // A peer that has left has made room as well.
             let _ = leaver.send(SessionCommand::MakeRoom(None));
-            self.shared.log_shortage(
-                "more control connections than there are places for: those that say nothing make room",
-            );
+            self.shared
+                .log_shortage("too many pending control connections: silent ones are closed");
         }
     }
 
@@ -287,7 +284,7 @@ impl InboundThread {
                 Ok(None) => return,
                 Err(error) => {
                     let text = format!(
-                        "data connections ({kind}) cannot be taken: {error}; they wait until there is room"
+                        "cannot accept {kind} data connections: {error}; they wait in the kernel"
                     );
                     return self.pause(now_ns, &text);
                 }
@@ -335,10 +332,10 @@ impl InboundThread {
     }
 }
 
-/// Hands a data connection to the session that expects its cookie. Whoever has none, or an old one,
-/// is turned away with the drop of its connection.
+/// Hands a data connection to the session that expects its cookie. Any other connection is closed
+/// by its drop.
 fn deliver(shared: &Shared, kind: ChannelKind, cookie: [u8; 16], connection: DataConnection) {
-    // Good once.
+    // A cookie is valid once.
     let owner = shared.registers().cookies.remove(&cookie);
     if let Some(owner) = owner {
         let command = SessionCommand::DataConnection {

@@ -1,16 +1,16 @@
-//! Gateways (phoebus-rdma-gateway-2012): TCP connections of programs that cannot change come in at
-//! the edge, are packed into slabs, cross the wide area over a transport that was made for it, and
-//! go out as TCP at the far edge.
+//! Gateways (phoebus-rdma-gateway-2012): unmodified applications' TCP connections enter at the
+//! edge, are packed into slabs, cross the wide area over a transport made for it, and leave as TCP
+//! at the far edge.
 //!
-//! Contract: [`Gateway::start`] with a [`Config`] and the RDMA devices that there are; it runs
-//! until it is dropped or drained.
+//! Contract: [`Gateway::start`] with a [`Config`] and the RDMA devices of the machine. The gateway
+//! runs until it is drained or dropped.
 //!
-//! Map: [`config`] what the operator wrote · `listener` how connections come in: transparently, by
-//! SOCKS5, by HTTP CONNECT, forwarded · `control` control connections, plain or within TLS ·
-//! `engine` sessions on threads of their own: sockets, memory, data channels · `shared` what all
-//! sessions of a gateway share · `extender` RDMA connections of applications · `attempt` how long
-//! one address is tried · `ready` sessions that are there before anybody asks · `budget` what
-//! memory it may take · `admin` what operators see of it · `path` what sessions ask of the network.
+//! Rooms: [`config`] the configuration, with `check` its semantic checks · `listener` where
+//! applications connect · `session` sessions, each on a thread of its own · `channel` data channels
+//! · `admin` the live page and the metrics. Under them: `shared` what all sessions share · `path`
+//! paths asked of the network · `control` control connections, plain or within TLS. Around them:
+//! `gateway` start, reload, drain · `inbound` peers' connections · `ready` routes whose sessions
+//! are kept open · `rdma` the range extender of `haul-extender` · `budget` the memory plan.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,4 +1,4 @@
-//! What operators read: one line each.
+//! Log lines for operators.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,7 +10,7 @@ use crate::sync::lock;
 
 /// Lines that the page shows.
 const TAIL_LINES: usize = 200;
-/// Octets of such a line; the log itself has the whole of it.
+/// Bytes of such a line; the log has all of it.
 const TAIL_LINE_BYTES: usize = 400;
 
 /// How much a line matters.
@@ -19,22 +19,22 @@ const TAIL_LINE_BYTES: usize = 400;
 pub enum Level {
     /// Something does not work.
     Error,
-    /// Something works otherwise than asked for.
+    /// Something works differently from what was configured or asked for.
     Warning,
-    /// Sessions and channels come and go.
+    /// Sessions and data channels open and close.
     Info,
-    /// Connections come and go.
+    /// Connections open and close.
     Debug,
 }
 
 type Sink = dyn Fn(Level, &str) + Send + Sync;
 
-/// Where lines go.
+/// Where log lines go.
 #[derive(Clone)]
 pub struct Log(Arc<Sink>);
 
 impl Log {
-    /// A log that hands each line to `sink`, which must not wait.
+    /// Creates a log that calls `sink` with each line. `sink` must not block.
     pub fn new(sink: impl Fn(Level, &str) + Send + Sync + 'static) -> Self {
         Self(Arc::new(sink))
     }
@@ -54,10 +54,10 @@ impl fmt::Debug for Log {
 #[derive(Debug, Default)]
 pub(crate) struct Tail(Mutex<VecDeque<Line>>);
 
-/// A line that was said.
+/// A line of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// When, ns of the monotonic clock.
+    /// Monotonic time, ns.
     pub(crate) at_ns: u64,
     pub(crate) level: Level,
     pub(crate) text: String,
@@ -74,7 +74,7 @@ impl Tail {
         lines.push_back(Line { at_ns, level, text });
     }
 
-    /// All that are kept, the oldest first.
+    /// Returns all lines kept, oldest first.
     pub(crate) fn lines(&self) -> Vec<Line> {
         lock(&self.0).iter().cloned().collect()
     }

@@ -1,8 +1,8 @@
-//! What sessions may send to other gateways: classes share a rate.
+//! Rate limits of what sessions send to other gateways, and how classes share them.
 //!
-//! Start-time fair queueing (Goyal, Vin and Cheng, 1996) over slabs, as they are packed: of the
-//! classes that wait, the one goes first that has had least for its share. A class that waits for
-//! nothing costs the others nothing.
+//! Start-time fair queueing (Goyal, Vin and Cheng, 1996) over slabs as they are packed. Among
+//! waiting classes, the one that has sent least for its share goes first. An idle class costs the
+//! others nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -13,33 +13,33 @@ use serde::Serialize;
 use crate::config::{Class, Config};
 use crate::sync::lock;
 
-/// Slabs are packed so long before their octets could have been sent, ns: no session's thread is
-/// that late.
+/// How long before its bytes can be sent a slab is packed, ns: no session's thread is later than
+/// that.
 const AHEAD_NS: u64 = SECOND_NS / 100;
-/// Who has waited is waited for so long, ns.
+/// How long others wait for a class that was held back, ns.
 const PATIENCE_NS: u64 = AHEAD_NS / 4;
-/// Least octets of a slab, where the rate is low.
+/// Smallest slab at a low rate, bytes.
 const SLAB_BYTES_MIN: u64 = 16 << 10;
 
-/// The name of what is in none of the operator's classes.
+/// The name of the class of everything that is in no other.
 pub(crate) const REST: &str = "rest";
 
-/// What all sessions share.
+/// The rate limits, which all sessions share.
 #[derive(Debug, Default)]
 pub(crate) struct Rates(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Of all classes together.
+    /// The limit of all classes together.
     link: Bucket,
-    /// The first is for what is in no other. They stay when they are gone from the configuration:
+    /// The first holds what is in no other. Classes that leave the configuration stay, because
     /// sessions know them by number.
     classes: Vec<Entry>,
-    /// The tag of what was sent last.
+    /// The tag of the last slab.
     tag: u64,
 }
 
-/// A rate, and until when it is used up.
+/// A rate limit, and the time until which it is used up.
 #[derive(Debug, Default)]
 struct Bucket {
     bps: Option<u64>,
@@ -49,12 +49,12 @@ struct Bucket {
 #[derive(Debug)]
 struct Entry {
     name: String,
-    /// Of a hundred.
+    /// Percent.
     share: u64,
     own: Bucket,
-    /// What it has had, by its share.
+    /// Bytes sent, scaled by its share.
     tag: u64,
-    /// It has been refused, and others let it go first until then.
+    /// It was held back, and others let it go first until then.
     waits_until: u64,
     bytes: u64,
 }
@@ -67,13 +67,13 @@ pub(crate) struct ClassId(usize);
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ClassTotal {
     pub(crate) name: String,
-    /// Of a hundred.
+    /// Percent.
     pub(crate) share: u64,
-    /// What it may send at most, bits per second.
+    /// Its rate limit, bits per second.
     pub(crate) most_bps: Option<u64>,
-    /// Octets.
+    /// Bytes sent.
     pub(crate) bytes: u64,
-    /// Octets per second of late; whoever looks computes them.
+    /// Recent rate, bytes per second; computed when it is shown.
     pub(crate) rate: f64,
 }
 
@@ -88,7 +88,7 @@ impl Rates {
         lock(&self.0)
     }
 
-    /// Takes what the operator wants from now on.
+    /// Applies a configuration.
     pub(crate) fn set(&self, config: &Config) {
         let mut inner = self.inner();
         inner.link.bps = config.rate.map(|rate| rate.0);
@@ -99,7 +99,7 @@ impl Rates {
         }
     }
 
-    /// The class of this name; without one, the rest.
+    /// Returns the class of this name, or the rest.
     pub(crate) fn class(&self, name: Option<&str>) -> ClassId {
         let inner = self.inner();
         let found = inner
@@ -109,15 +109,17 @@ impl Rates {
         ClassId(found.unwrap_or(0))
     }
 
-    /// Whether a slab of this class may be packed, and how many octets it may have; otherwise when
-    /// to ask again.
+    /// Returns the most bytes of the next slab of this class.
+    ///
+    /// # Errors
+    /// The time at which to ask again.
     pub(crate) fn ask(&self, class: ClassId, now: Time) -> Result<u64, Time> {
         self.inner()
             .ask(class.0, now.as_ns())
             .map_err(Time::from_ns)
     }
 
-    /// So many octets were packed.
+    /// Counts the bytes of a slab.
     pub(crate) fn take(&self, class: ClassId, now: Time, bytes: u64) {
         self.inner().take(class.0, now.as_ns(), bytes);
     }
@@ -153,7 +155,7 @@ impl Inner {
 
     fn ask(&mut self, class: usize, now: u64) -> Result<u64, u64> {
         let own = &self.classes[class];
-        // Who waits for its own limit is not waited for.
+        // Nobody waits for a class that is held by its own limit.
         if own.own.opens_at() > now {
             return Err(own.own.opens_at());
         }
@@ -170,7 +172,7 @@ impl Inner {
         Err(again_at)
     }
 
-    /// Another that waits has had less.
+    /// Whether another class waits that has sent less.
     fn is_behind_others(&self, class: usize, now: u64) -> bool {
         let own = self.classes[class].tag.max(self.tag);
         let waits = |(index, other): &(usize, &Entry)| *index != class && other.waits_until > now;
@@ -193,8 +195,7 @@ impl Bucket {
         self.used_until.saturating_sub(AHEAD_NS)
     }
 
-    /// A slab is no more than what is sent in the time that it is packed ahead: others have their
-    /// turn behind it.
+    /// A slab holds at most what leaves while it is packed ahead, so that others get their turn.
     fn slab_bytes(&self) -> u64 {
         let bytes = |bps: u64| (bps / 8 / (SECOND_NS / AHEAD_NS)).max(SLAB_BYTES_MIN);
         self.bps.map_or(u64::MAX, bytes)
@@ -209,7 +210,7 @@ impl Bucket {
     }
 }
 
-/// What a session may send: its class's part.
+/// The class of a session, which limits what it sends.
 #[derive(Debug, Clone)]
 pub(crate) struct Meter {
     pub(crate) rates: Arc<Rates>,
@@ -217,7 +218,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Has slabs packed, as many as may be, each of no more than there is `room` for.
+    /// Packs slabs while the class may send, each within `room`.
     pub(crate) fn pack(&self, session: &mut Session, now: Time, room: impl Fn(&Producer) -> u64) {
         let producer = session.producer();
         while producer.is_due(now) && room(producer) > 0 {
@@ -247,9 +248,8 @@ mod tests {
         inner
     }
 
-    /// Sessions of these classes, each of which asks again as soon as it may, has so many octets to
-    /// pack at a time, and rests so long after each: octets that each has had when `span_ns` are
-    /// over.
+    /// Runs sessions that ask again as soon as they may. Each has a class, bytes to pack at a time,
+    /// and a rest after each slab, ns. Returns the bytes that each has sent in `span_ns`.
     fn run(rates: &mut Inner, sessions: &[(usize, u64, u64)], span_ns: u64) -> Vec<u64> {
         let mut had = vec![0; sessions.len()];
         let mut due = vec![0_u64; sessions.len()];
@@ -268,7 +268,7 @@ mod tests {
                     had[index] += bytes;
                     due[index] = now + rest_ns;
                 }
-                // Threads are late, each in its own way.
+                // Threads run late, each differently.
                 Err(at) => due[index] = at + 20_000 * (index as u64 + 1),
             }
         }
@@ -311,8 +311,7 @@ mod tests {
     fn what_a_class_does_not_want_others_have() {
         let classes = [("rest", 80, None), ("bulk", 20, None)];
         let mut rates = rates(Some(100 * MEGABIT), &classes);
-        // The rest wants 16 KiB ten milliseconds after it had the last, and waits for no more than
-        // another ten.
+        // The rest sends 16 KiB every 10 ms, and waits at most another 10 ms.
         let sessions = [(0, 16 << 10, SECOND_NS / 100), (1, BUSY.0, BUSY.1)];
         let had = run(&mut rates, &sessions, 10 * SECOND_NS);
         assert!(had[0] > (16 << 10) * 10 * 44, "{had:?}");

@@ -1,4 +1,4 @@
-//! Sessions of routes that are there before anybody asks for them.
+//! Keeps the sessions of `ready` routes open.
 
 use std::io;
 use std::sync::Arc;
@@ -13,20 +13,20 @@ use crate::shared::Shared;
 use crate::sync::lock;
 use crate::thread::{Stop, Thread};
 
-/// How often it is looked whether they are there, ns.
+/// How often the thread looks for missing sessions, ns.
 const LOOK_NS: u64 = 1_000_000_000;
-/// Time between two tries to open one, ns: the first, and the longest.
+/// First and longest wait between two attempts to open a session, ns.
 const AGAIN_NS: (u64, u64) = (1_000_000_000, 60_000_000_000);
 
-/// When a route's session was last opened, and how long the next try waits from then.
+/// When a route's session was last opened, and the wait until the next attempt.
 struct Try {
     route: Route,
     at: Time,
     wait_ns: u64,
 }
 
-/// Starts a thread that opens the sessions of routes that are `ready`, and opens them again. It
-/// looks at the routes anew when it is woken.
+/// Starts the thread that opens the sessions of `ready` routes, and reopens them. A wake-up makes
+/// it read the routes again.
 pub(crate) fn start(shared: &Arc<Shared>) -> io::Result<Thread> {
     let shared = Arc::clone(shared);
     Thread::spawn("haul-ready", Poller::new()?, move |poller, stop| {
@@ -40,13 +40,16 @@ fn keep(shared: &Arc<Shared>, mut poller: Poller, stop: &Stop) {
     while !stop.is_set() {
         let again = look(shared, &mut tries).then(|| shared.now().after(LOOK_NS).as_ns());
         if let Err(error) = poller.wait(&mut events, again, shared.clock) {
-            shared.log(Level::Error, format!("routes are not kept ready: {error}"));
+            shared.log(
+                Level::Error,
+                format!("the sessions of ready routes are no longer kept open: {error}"),
+            );
             return;
         }
     }
 }
 
-/// Opens what is missing and due. Whether there is anything to keep.
+/// Opens the sessions that are missing and due. Returns whether any route is `ready`.
 fn look(shared: &Arc<Shared>, tries: &mut Vec<Try>) -> bool {
     let (config, now) = (shared.config(), shared.now());
     tries.retain(|one| config.routes.contains(&one.route));
@@ -63,11 +66,14 @@ fn look(shared: &Arc<Shared>, tries: &mut Vec<Try>) -> bool {
             continue;
         }
         if let Err((_, why)) = open_route(shared, route) {
-            shared.log(Level::Error, format!("no session for a route: {why}"));
+            shared.log(
+                Level::Error,
+                format!("cannot open the session of a ready route: {why}"),
+            );
         }
         let wait_ns = before.map_or(AGAIN_NS.0, |index| {
             let last = tries.swap_remove(index);
-            // One that has held for a while has shown that it can be had.
+            // A session that has lasted resets the wait.
             let held = now.since(last.at) > AGAIN_NS.1 + last.wait_ns;
             if held {
                 AGAIN_NS.0

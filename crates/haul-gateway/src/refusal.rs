@@ -17,7 +17,7 @@ pub(crate) mod reply {
     pub(crate) const ADDRESS_TYPE: u8 = 8;
 }
 
-/// Errors of connecting that a far end passes on: the numbers of Linux.
+/// Connection errors that a far end passes on, by their Linux numbers.
 mod errno {
     pub(super) const EACCES: u16 = 13;
     pub(super) const ENETUNREACH: u16 = 101;
@@ -26,38 +26,38 @@ mod errno {
     pub(super) const EHOSTUNREACH: u16 = 113;
 }
 
-/// Why a connection, or a session, is not to be had.
+/// States why there is no connection, or no session.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct Refusal {
-    /// In a word.
+    /// The kind of reason.
     pub cause: Cause,
-    /// In one line.
+    /// One line for people.
     pub text: String,
 }
 
-/// Who or what a [`Refusal`] is about.
+/// Who or what caused a [`Refusal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
-    /// A gateway on the way cannot be reached, or ended the session.
+    /// A gateway on the way is unreachable, or ended the session.
     Gateway,
-    /// No data channel can be had.
+    /// The gateways could not open a data channel.
     Channel,
-    /// Gateways do not verify_chain each other.
+    /// One gateway could not authenticate another.
     Trust,
-    /// A gateway does not allow it.
+    /// A gateway forbids it.
     Forbidden,
     /// The destination refuses connections.
     Refused,
-    /// The destination, or its network, cannot be reached.
+    /// The destination, or its network, is unreachable.
     Unreachable,
     /// The destination does not answer.
     TimedOut,
 }
 
 impl Refusal {
-    /// Of a connection that was refused with this code; `session` says what has become of the
-    /// session, where that is the reason.
+    /// Creates a refusal with this status. `session` states why the session ended, if that is the
+    /// reason.
     pub(crate) fn new(status: u16, session: Option<&str>) -> Self {
         let cause = match NackStatus::from_code(status) {
             NackStatus::NotAuthenticated => Cause::Trust,
@@ -70,24 +70,24 @@ impl Refusal {
     }
 }
 
-/// Why a program's connection is refused, for its listener: the number of a [`NackStatus`].
+/// Returns the number of a [`NackStatus`].
 pub(crate) const fn code(status: NackStatus) -> u16 {
     status.code()
 }
 
 /// What a refusal means.
 pub(crate) struct Meaning {
-    /// The reply of SOCKS.
+    /// The SOCKS reply code.
     pub(crate) reply: u8,
-    /// The status of HTTP.
+    /// The HTTP status.
     pub(crate) http: &'static str,
-    /// For this process itself.
+    /// For callers in this process.
     pub(crate) cause: Cause,
     /// For people.
     pub(crate) text: &'static str,
 }
 
-/// Of a code of [`NackStatus`], or the number of an error of Linux.
+/// Interprets a [`NackStatus`] code or a Linux errno.
 pub(crate) fn meaning(status: u16) -> Meaning {
     let (reply, http, text) = words(status);
     let cause = match (reply, NackStatus::from_code(status)) {
@@ -106,14 +106,14 @@ pub(crate) fn meaning(status: u16) -> Meaning {
     }
 }
 
-/// What the far end is told about a connection that could not be made.
+/// Returns the status that the far end is sent for a failed connection attempt.
 pub(crate) fn status_of(error: &io::Error) -> u16 {
     const EPERM: i32 = 1;
     if is_exhausted(error) {
         return NackStatus::Busy.code();
     }
     let number = match error.raw_os_error() {
-        // Where a firewall refuses to send.
+        // A firewall drops what this machine sends.
         Some(EPERM) => Some(errno::EACCES),
         number => number.and_then(|number| u16::try_from(number).ok()),
     };
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(told(110), Cause::TimedOut);
         assert_eq!(told(1), Cause::Forbidden);
         assert_eq!(told(99), Cause::Refused);
-        // What the far gateway is short of is not the destination's doing.
+        // A shortage at the far gateway is not the destination's fault.
         assert_eq!(told(24), Cause::Gateway);
     }
 }

@@ -1,4 +1,4 @@
-//! Names to addresses, on a few threads: the system's resolver waits, and nobody else here may.
+//! Resolves names on a few threads, because the system's resolver blocks.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 
-/// Names that are looked for at a time.
+/// Names resolved at a time.
 const THREADS: usize = 2;
-/// Names that wait. Further ones are refused.
+/// Names that wait; further ones are refused.
 const QUEUE_MAX: usize = 256;
 
 type Reply = Box<dyn FnOnce(io::Result<Vec<SocketAddr>>) + Send>;
 
-/// Looks for addresses until it is dropped; what then waits is answered with an error.
+/// Resolves names until it is dropped; waiting requests are then answered with an error.
 pub(crate) struct Resolver {
     questions: Sender<Question>,
     is_closing: Arc<AtomicBool>,
@@ -27,7 +27,7 @@ struct Question {
 }
 
 impl Resolver {
-    /// Starts the threads, which ask the system.
+    /// Starts the threads.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -53,8 +53,8 @@ impl Resolver {
         Ok(resolver)
     }
 
-    /// Looks for the addresses of a name, and calls `reply` with them: one at least, or an error.
-    /// It is called on another thread, or at once where too many wait, and must not wait itself.
+    /// Resolves a name, and calls `reply` with at least one address, or with an error. `reply` runs
+    /// on another thread, or at once if the queue is full. It must not block.
     pub(crate) fn resolve(
         &self,
         name: impl Into<String>,
@@ -75,7 +75,7 @@ impl Resolver {
     }
 }
 
-/// The threads are not waited for: they end with the names that they are looking for.
+/// The threads are not joined: they end after the name that they resolve.
 impl Drop for Resolver {
     fn drop(&mut self) {
         self.is_closing.store(true, Ordering::Release);
@@ -122,7 +122,7 @@ mod tests {
 
     use super::*;
 
-    /// Far more than anything here takes.
+    /// Far longer than anything here takes.
     const PATIENCE: Duration = Duration::from_secs(20);
 
     type Answers = Receiver<io::Result<Vec<SocketAddr>>>;
@@ -177,7 +177,7 @@ mod tests {
         let (entered, entries) = unbounded();
         let resolver = Resolver::start_with(move |_, port| {
             entered.send(()).unwrap();
-            // Open once the other end is gone.
+            // Returns once the other end is dropped.
             let _ = gate.recv();
             Ok(vec![([192, 0, 2, 1], port).into()])
         })

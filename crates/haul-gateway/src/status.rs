@@ -1,4 +1,4 @@
-//! What there is to show of a session: for the page, the metrics, the log.
+//! What the page, the metrics and the log show of a session.
 
 use std::collections::BTreeMap;
 
@@ -6,51 +6,50 @@ use serde::Serialize;
 
 use crate::config::ChannelKind;
 
-/// A session as it was a moment ago.
+/// A session at a recent moment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Status {
-    /// Its name, in hexadecimal.
+    /// Its identifier, in hexadecimal.
     pub session: String,
-    /// What this gateway is in it.
+    /// What this gateway is in the session.
     pub role: Role,
-    /// How far it is, or that of its segments that is not open.
+    /// The state of the session, or of its segment that is not open.
     pub state: String,
-    /// When it was opened: nanoseconds of the monotonic clock.
+    /// When it was opened, monotonic ns.
     pub since_ns: u64,
-    /// When it was like this: nanoseconds of the monotonic clock.
+    /// When this was taken, monotonic ns.
     pub at_ns: u64,
-    /// Hops from the opener, which is none of them, to the terminus.
+    /// The hops from the first behind the opener to the terminus.
     pub hops: Vec<String>,
-    /// Hops between the opener and this gateway, itself counted: 0 at the opener, `hops.len()` at
-    /// the terminus.
+    /// This gateway's place among the hops: 0 at the opener, `hops.len()` at the terminus.
     pub position: usize,
-    /// What the segments from here to the terminus have agreed to use, the nearest first. A segment
-    /// of others may have fallen back since.
+    /// The channel kinds agreed for the segments from here to the terminus, nearest first. A remote
+    /// segment may have fallen back since.
     pub agreed: Vec<Option<ChannelKind>>,
     /// Its segments at this gateway: towards the opener, towards the terminus.
     pub segments: Vec<Segment>,
-    /// Connections of programs.
+    /// Applications' connections.
     pub connections: Vec<Connection>,
-    /// Connections that there are and that are not listed.
+    /// Connections that are not listed.
     pub more_connections: usize,
-    /// Octets of memory that the session holds for slabs.
+    /// Bytes of slab memory that the session holds.
     pub memory: u64,
-    /// What it has asked of the network.
+    /// The paths that it has asked of the network.
     pub paths: Vec<Path>,
-    /// What the application says about it.
+    /// Metadata from the application.
     pub metadata: BTreeMap<String, String>,
 }
 
-/// What a session has asked of the network, and what one of those asked says.
+/// A path that a session has asked for, as one gateway reports it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Path {
-    /// What is wanted.
+    /// The rules that were asked for.
     pub rules: String,
-    /// Which gateway says how it is; empty, until one has.
+    /// The reporting gateway; empty until one has reported.
     pub gateway: String,
-    /// How it is: `pending`, `up`, `failed` or `down`.
+    /// `pending`, `up`, `failed` or `down`.
     pub state: &'static str,
-    /// In words.
+    /// The gateway's text.
     pub text: String,
 }
 
@@ -58,7 +57,7 @@ pub struct Path {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// A control connection that has not said what it wants.
+    /// A control connection that has not asked for a session.
     #[default]
     Pending,
     /// It opened the session.
@@ -70,7 +69,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// In a word.
+    /// Returns the name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -82,93 +81,93 @@ impl Role {
     }
 }
 
-/// One end of one segment.
+/// One side of one segment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Segment {
-    /// The hop at its other end.
+    /// The hop at the other side.
     pub peer: String,
-    /// How far it is.
+    /// The state of the segment.
     pub state: String,
-    /// Who that has proved to be.
+    /// The authenticated identity of the peer.
     pub identity: Option<String>,
-    /// What moves the octets; none while there is no data channel.
+    /// The kind of data channel in use; none while there is none.
     pub channel: Option<ChannelKind>,
-    /// Queue pairs of it.
+    /// Queue pairs or streams that are up.
     pub lanes: usize,
-    /// Round trip without queues, ns.
+    /// Round-trip time without queueing, ns.
     pub rtt_ns: u64,
-    /// Octets that went out in slabs, and came in.
+    /// Bytes sent in slabs.
     pub octets_out: u64,
-    /// Octets that came in.
+    /// Bytes received in slabs.
     pub octets_in: u64,
-    /// Octets per second that went out of late; whoever looks computes them.
+    /// Recent sending rate, bytes per second; computed when it is shown.
     pub rate_out: f64,
-    /// Octets per second that came in of late.
+    /// Recent receiving rate, bytes per second.
     pub rate_in: f64,
-    /// Octets of the ring that are occupied.
+    /// Bytes of the ring that are occupied.
     pub ring_used: u64,
-    /// Octets of the ring that are in use at present.
+    /// Bytes of the ring in use at present.
     pub ring_size: u64,
-    /// Octets of the arena that are promised or hold something.
+    /// Bytes of the arena that are promised or occupied.
     pub arena_used: u64,
-    /// Octets of the arena.
+    /// Bytes of the arena.
     pub arena_size: u64,
-    /// Octets that are announced and not acknowledged.
+    /// Bytes announced and not acknowledged.
     pub window_used: u64,
-    /// How many of them the peer lets there be; none until it has said so.
+    /// The peer's limit of such bytes; none until it has sent one.
     pub window_size: Option<u64>,
-    /// Slabs that are announced and not acknowledged.
+    /// Slabs announced and not acknowledged.
     pub slabs_unacked: usize,
-    /// Reads or writes under way.
+    /// Reads and writes in flight.
     pub posts: usize,
-    /// Segments that were sent more than once.
+    /// Packets retransmitted.
     pub resent: u64,
-    /// What keeps it from being faster.
+    /// What limits the segment.
     pub limit: Limit,
 }
 
-/// What a gateway has done since it was started.
+/// Counters since the gateway was started.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct Totals {
-    /// Sessions that it opened, that ended at it, or that passed through it.
+    /// Sessions opened, ended here or passed through.
     pub sessions: u64,
-    /// Sessions that it refused to others, or whose peer could not prove who it is.
+    /// Sessions refused, or whose peer could not authenticate.
     pub sessions_refused: u64,
-    /// Connections of programs that it took, or made for others.
+    /// Applications' connections accepted or made.
     pub connections: u64,
-    /// Connections of programs that came to nothing.
+    /// Applications' connections refused.
     pub connections_refused: u64,
-    /// Times that a changed configuration was taken.
+    /// Configurations applied.
     pub reloads: u64,
-    /// Times that one was not.
+    /// Configurations rejected.
     pub reloads_failed: u64,
 }
 
-/// The stage that limits a direction.
+/// What limits a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
-    /// Nothing: there is nothing to move.
+    /// Nothing: there is no data to move.
     #[default]
     Idle,
-    /// The programs that send: there is room for more.
+    /// The sending applications: the ring has room.
     Source,
-    /// The ring is full: the path, or its round trip, is more than the ring holds.
+    /// The ring: the bandwidth-delay product of the path exceeds it.
     Ring,
-    /// Its class has had its share of the gateway's rate, or all of its own.
+    /// The class has used its share of the gateway's rate, or its own rate.
     Share,
-    /// The path: all reads that it may have are under way.
+    /// The path: all reads allowed are in flight.
     Path,
-    /// The programs that receive: what is here is not taken.
+    /// The receiving applications: their socket buffers are full.
     Sink,
-    /// The next segment: what has come in cannot go on.
+    /// The next segment: it does not take what has arrived.
     Next,
     /// There is no data channel.
     Channel,
 }
 
 impl Limit {
-    /// All that there are.
+    /// All limits.
     pub const ALL: [Self; 8] = [
         Self::Idle,
         Self::Source,
@@ -180,7 +179,7 @@ impl Limit {
         Self::Channel,
     ];
 
-    /// In a word.
+    /// Returns the name in lower case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -196,21 +195,21 @@ impl Limit {
     }
 }
 
-/// A program's connection.
+/// An application's connection.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Connection {
-    /// Its number.
+    /// Its number in the session.
     pub number: u32,
-    /// Whence.
+    /// Who opened it.
     pub from: String,
-    /// Where to.
+    /// Its destination.
     pub to: String,
-    /// Octets from the program.
+    /// Bytes from the application.
     pub octets_in: u64,
-    /// Octets to it.
+    /// Bytes to the application.
     pub octets_out: u64,
-    /// It sends, and is made to wait.
+    /// The application sends and is held back.
     pub waits: bool,
-    /// What its application says about it.
+    /// Metadata from the application.
     pub metadata: BTreeMap<String, String>,
 }

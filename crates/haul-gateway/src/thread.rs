@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 
 use haul_io::poller::{Poller, Waker};
 
-/// A thread; dropping it stops it and waits for its end.
+/// A thread. Dropping it stops it and waits for its end.
 #[derive(Debug)]
 pub(crate) struct Thread {
     stop: Stop,
@@ -15,7 +15,7 @@ pub(crate) struct Thread {
     handle: Option<JoinHandle<()>>,
 }
 
-/// Whether a thread is to end; looked at whenever its poller has been woken.
+/// Whether a thread is to stop; it asks each time its poller wakes.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Stop(Arc<AtomicBool>);
 
@@ -60,7 +60,7 @@ impl Thread {
             .is_some_and(|handle| !handle.is_finished())
     }
 
-    /// Ends the wait that it is in.
+    /// Wakes the thread.
     pub(crate) fn wake(&self) {
         self.waker.wake();
     }
@@ -71,7 +71,7 @@ impl Drop for Thread {
         self.stop.0.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(handle) = self.handle.take() {
-            // Where it panicked, that was told.
+            // A panic has been reported already.
             let _ = handle.join();
         }
     }

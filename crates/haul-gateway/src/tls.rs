@@ -1,5 +1,4 @@
-//! TLS 1.3 with certificates at both ends (RFC 8446): who this gateway is, whom it believes, and
-//! failures in words.
+//! TLS 1.3 with certificates at both ends (RFC 8446): identity, trust, and failures in words.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,8 +18,7 @@ use webpki::{EndEntityCert, KeyUsage};
 
 use crate::config::{self, KeyError, read_secret};
 
-/// What the protocol within TLS is called, so that no other protocol's end can be taken for one of
-/// ours.
+/// The ALPN name, so that no other protocol's endpoint is mistaken for ours.
 const ALPN: &[u8] = b"haul-xsp";
 
 /// What [`crate::control::Control`] needs for TLS: a certificate, its key, and roots.
@@ -30,32 +28,32 @@ pub(crate) struct TlsContext {
     server: Arc<ServerConfig>,
 }
 
-/// Files that cannot be used for TLS.
+/// States why files are unusable for TLS.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TlsError {
-    /// A file that cannot be read, or that is no PEM.
+    /// A file cannot be read, or is not PEM.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The key's file.
+    /// The file of the key.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// The key is not the certificate's, or either is of a kind that is not known.
+    /// The key does not belong to the certificate, or one of them has an unknown type.
     #[error("{} with {}: {reason}", certificate.display(), key.display())]
     Pair {
         /// The certificate.
         certificate: PathBuf,
         /// The key.
         key: PathBuf,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Its own certificate does not come from the roots: fine only where peers have others.
-    #[error("{} does not come from the roots in {}", certificate.display(), roots.display())]
+    /// The certificate does not chain to the roots. That is right only where peers have others.
+    #[error("{} does not chain to the roots in {}", certificate.display(), roots.display())]
     ForeignRoots {
         /// The certificate.
         certificate: PathBuf,
@@ -64,7 +62,7 @@ pub(crate) enum TlsError {
     },
 }
 
-/// What the files hold.
+/// The contents of the files.
 struct Material {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -75,8 +73,8 @@ impl TlsContext {
     /// Reads certificate, key and roots.
     ///
     /// # Errors
-    /// A file that is not there, holds something else, or is a key that others may read; a key that
-    /// is not the certificate's.
+    /// A file is missing or malformed, others may read the key, or the key does not belong to the
+    /// certificate.
     pub(crate) fn load(config: &config::Tls) -> Result<Self, TlsError> {
         let Material { chain, key, roots } = Material::read(config)?;
         let mut store = RootCertStore::empty();
@@ -108,7 +106,7 @@ impl TlsContext {
             .map_err(pair)?;
         client.alpn_protocols = vec![ALPN.to_vec()];
         server.alpn_protocols = vec![ALPN.to_vec()];
-        // Each connection shows its certificates: a ticket would outlive them.
+        // Every connection presents its certificates: a ticket would outlive them.
         client.resumption = Resumption::disabled();
         server.send_tls13_tickets = 0;
         Ok(Self {
@@ -129,10 +127,10 @@ impl TlsContext {
     }
 }
 
-/// What peers with the same roots would say of this gateway's own certificate, now.
+/// Checks this gateway's own certificate as a peer with the same roots would.
 ///
 /// # Errors
-/// That it has expired, is not valid yet, or does not come from the roots; else as
+/// It has expired, is not valid yet, or does not chain to the roots; or those of
 /// [`TlsContext::load`].
 pub(crate) fn check(config: &config::Tls) -> Result<(), TlsError> {
     TlsContext::load(config)?;
@@ -187,7 +185,7 @@ impl Material {
     }
 }
 
-/// All certificates of a file, one at least.
+/// Reads all certificates of a file, at least one.
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let text = std::fs::read(path).map_err(|error| of_file(path, error.to_string()))?;
     let parsed: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
@@ -214,7 +212,7 @@ fn of_file(path: &Path, reason: String) -> TlsError {
     }
 }
 
-/// What failed and at whose end, in a few words.
+/// Describes what failed, and at which end.
 pub(crate) fn explain(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidCertificate(error) => match certificate_words(error) {
@@ -240,7 +238,7 @@ fn certificate_words(error: &CertificateError) -> Option<String> {
             "is not valid yet".to_owned()
         }
         CertificateError::UnknownIssuer => "does not come from one of the roots".to_owned(),
-        // A root that was made anew has the name of the one before.
+        // A new root may have the name of the old one.
         CertificateError::BadSignature => "is signed by another root of that name".to_owned(),
         CertificateError::NotValidForName => "is for another name".to_owned(),
         CertificateError::NotValidForNameContext { expected, .. } => {
@@ -250,7 +248,7 @@ fn certificate_words(error: &CertificateError) -> Option<String> {
     })
 }
 
-/// Of alerts (RFC 8446 §6.2) that are about a certificate: what the peer thinks of ours.
+/// Interprets an alert (RFC 8446 §6.2) about this end's certificate.
 const fn alert_words(alert: AlertDescription) -> Option<&'static str> {
     Some(match alert {
         AlertDescription::CertificateExpired => "has expired, or is not valid yet",

@@ -1,11 +1,11 @@
-//! Listeners that are heeded while there is room for what comes to them.
+//! Listeners that are watched only while there is room for new connections.
 
 use std::io;
 use std::os::fd::AsFd;
 
 use haul_io::poller::{Interest, Poller};
 
-/// A listener that a poller watches now and then. What comes meanwhile waits in the kernel.
+/// A listener that a poller watches at times. Meanwhile connections wait in the kernel.
 #[derive(Debug)]
 pub(crate) struct Watch<L> {
     pub(crate) listener: L,
@@ -14,7 +14,7 @@ pub(crate) struct Watch<L> {
 }
 
 impl<L: AsFd> Watch<L> {
-    /// Not watched yet.
+    /// Creates it unwatched.
     pub(crate) const fn new(listener: L, token: u64) -> Self {
         Self {
             listener,
@@ -27,10 +27,10 @@ impl<L: AsFd> Watch<L> {
         self.is_on
     }
 
-    /// Has `poller`, always the same one, watch it or not.
+    /// Starts or stops watching. `poller` must always be the same one.
     ///
     /// # Errors
-    /// No memory for the kernel's entry: everything is as it was.
+    /// The kernel has no memory for the entry; nothing has changed.
     pub(crate) fn set(&mut self, poller: &Poller, wanted: bool) -> io::Result<()> {
         if wanted != self.is_on {
             if wanted {

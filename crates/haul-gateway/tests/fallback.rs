@@ -131,7 +131,7 @@ fn streams_of_udt_take_from_memory_and_give_back_and_where_there_is_none_it_is_t
         match memory {
             "1GiB" => assert!(is_udt && taken == (8 << 20) + streams, "{taken}"),
             _ => {
-                let refused = format!("no data channel udt: it takes {streams} octets of memory");
+                let refused = format!("no data channel udt: it takes {streams} bytes of memory");
                 assert!(lines.contain(&refused), "{:?}", lines.all());
                 assert!(!is_udt && taken == 8 << 20, "{taken}");
             }

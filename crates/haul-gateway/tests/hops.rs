@@ -76,7 +76,7 @@ fn a_gateway_without_memory_is_named_by_the_one_before_it() {
     for text in [&why.text, &line] {
         assert!(text.contains(&format!("gateway {second}")), "{text}");
         assert!(!text.contains(&first.to_string()), "{text}");
-        assert!(text.contains("octets of memory"), "{text}");
+        assert!(text.contains("bytes of memory"), "{text}");
     }
     assert_eq!(why.cause, Cause::Gateway);
 }

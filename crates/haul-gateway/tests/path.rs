@@ -55,7 +55,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
     let wanted = [
         "near pending patience",
         "middle pending patience",
-        "far failed this gateway asks no network",
+        "far failed this gateway has no back end for paths",
     ];
     wait_until("three gateways' states", || {
         let states = states(&near);
@@ -67,7 +67,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
     let wanted = [
         "near up vlan 12",
         "middle up vlan 12",
-        "far failed this gateway asks no network",
+        "far failed this gateway has no back end for paths",
     ];
     wait_until("both paths", || {
         let states = states(&near);

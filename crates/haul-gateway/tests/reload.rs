@@ -32,7 +32,7 @@ fn entry(listeners: &str, via: SocketAddr, route: &str) -> String {
 const ANY: &str = "127.0.0.1:0";
 
 #[test]
-fn a_transfer_goes_on_while_its_route_and_its_door_go() {
+fn a_transfer_goes_on_while_its_route_and_its_listener_go() {
     let (far, _) = exit_gateway("");
     let (via, server) = (far.listen_addr().unwrap(), echo_server());
     let mut near = Filed::start(&entry(&listener(ANY, server), via, ""));
@@ -138,7 +138,7 @@ fn a_broken_file_changes_nothing_and_is_explained() {
 }
 
 #[test]
-fn a_door_that_leads_elsewhere_has_its_address_again() {
+fn a_listener_that_leads_elsewhere_has_its_address_again() {
     let (far, _) = exit_gateway("");
     let via = far.listen_addr().unwrap();
     let greet =

@@ -61,7 +61,7 @@ fn what_streams_of_udt_and_strangers_may_take_is_said() {
     for part in [
         "route to * takes 128 MiB of them, and up to 33 MiB for channels of kind udt; 6 to 8 fit\n",
         "ends here takes 128 MiB of them, and up to 520 MiB for channels of kind udt; 1 to 8 fit\n",
-        "MiB for those who have not shown who they are\n",
+        "MiB for peers that have not authenticated\n",
     ] {
         assert!(text.contains(part), "{part}{text}");
     }

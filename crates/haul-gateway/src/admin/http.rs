@@ -1,34 +1,34 @@
-//! Requests and answers, as far as a page and metrics need them (RFC 9112): GET and HEAD, no
-//! bodies, one to a connection.
+//! Requests and responses, as far as the page and the metrics need them (RFC 9112): GET and HEAD,
+//! no bodies, one on each connection.
 
 use std::net::IpAddr;
 
-/// Octets of a request. A longer one is refused.
+/// Longest request, bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 8 << 10;
-/// Header fields of a request.
+/// Most header fields of a request.
 const FIELDS_MAX: usize = 64;
 
-/// What has become of the octets of a client.
+/// The outcome of parsing a client's bytes.
 #[derive(Debug)]
 pub(super) enum Read {
-    /// They are the beginning of a request.
+    /// The request is incomplete.
     More,
     /// A request that may be answered.
     Request(Request),
-    /// None, or one that may not.
+    /// The bytes are no request, or one that is refused.
     Refused(Response),
 }
 
 /// A request that may be answered.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Only the head of the answer is wanted.
+    /// Only the head of the response is wanted.
     pub(super) is_head: bool,
-    /// What of; without a query.
+    /// The path, without a query.
     pub(super) path: String,
 }
 
-/// An answer.
+/// A response.
 #[derive(Debug)]
 pub(super) struct Response {
     status: u16,
@@ -37,8 +37,8 @@ pub(super) struct Response {
     body: Vec<u8>,
 }
 
-/// Whom a browser may verify_chain it is asking. Without this a page from anywhere could have its own
-/// name lead here, and read what is answered as its own (DNS rebinding).
+/// The host names that this server answers to. Otherwise a page from anywhere could have its own
+/// name resolve to this server, and read the responses as its own (DNS rebinding).
 #[derive(Debug)]
 pub(super) struct Guard(Vec<String>);
 
@@ -58,7 +58,7 @@ impl Guard {
     }
 }
 
-/// The host of a Host field: without its port, and without the brackets of an IPv6 address.
+/// Returns the host of a Host field, without port and brackets.
 fn hostname(host: &str) -> Option<&str> {
     let (name, port) = match host.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
@@ -69,7 +69,7 @@ fn hostname(host: &str) -> Option<&str> {
     is_whole.then_some(name)
 }
 
-/// Reads a request and judges it.
+/// Parses and checks a request.
 pub(super) fn read(octets: &[u8], guard: &Guard) -> Read {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
     let mut request = httparse::Request::new(&mut fields);
@@ -77,9 +77,9 @@ pub(super) fn read(octets: &[u8], guard: &Guard) -> Read {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) if octets.len() < HEAD_BYTES_MAX => return Read::More,
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return refused(431, "too much of a request");
+            return refused(431, "the request is too long");
         }
-        Err(_) => return refused(400, "this is no request of HTTP/1.1"),
+        Err(_) => return refused(400, "not an HTTP/1.1 request"),
     }
     let values = |name: &str| {
         let named = |field: &&httparse::Header<'_>| field.name.eq_ignore_ascii_case(name);
@@ -88,23 +88,24 @@ pub(super) fn read(octets: &[u8], guard: &Guard) -> Read {
     };
     let (hosts, origins) = (values("host"), values("origin"));
     let [host] = hosts[..] else {
-        return refused(400, "a request has one Host");
+        return refused(400, "a request needs exactly one Host field");
     };
     let Ok(host) = std::str::from_utf8(host) else {
-        return refused(400, "a Host is a name or an address");
+        return refused(400, "the Host field is neither a name nor an address");
     };
     if !guard.admits(host) {
-        let text = "this gateway does not go by that name: ask by address, or add the name to `names` in [admin]";
+        let text =
+            "this gateway has another name; use its address, or add the name to `names` in [admin]";
         return refused(421, text);
     }
     let own = format!("http://{host}");
     if origins.iter().any(|origin| *origin != own.as_bytes()) {
-        return refused(403, "this is for no page but its own");
+        return refused(403, "only this server's own page may ask");
     }
     let is_head = match request.method {
         Some("GET") => false,
         Some("HEAD") => true,
-        _ => return refused(405, "there is only GET and HEAD"),
+        _ => return refused(405, "only GET and HEAD are supported"),
     };
     let path = request.path.unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default().to_owned();
@@ -132,7 +133,7 @@ impl Response {
         }
     }
 
-    /// The page: what in `html` says `{{nonce}}` may run and colour it, and nothing else may.
+    /// Builds the page: only what carries `{{nonce}}` in `html` may run or style it.
     pub(super) fn page(html: &str, nonce: &str) -> Self {
         Self {
             policy: format!(
@@ -143,7 +144,7 @@ impl Response {
         }
     }
 
-    /// The whole of it, or its head.
+    /// Encodes the response, or only its head.
     pub(super) fn octets(self, is_head: bool) -> Vec<u8> {
         let Self {
             status,
@@ -190,8 +191,8 @@ const fn reason(status: u16) -> &'static str {
 mod tests {
     use super::*;
 
-    /// The path of a request that is answered, or the status of one that is not; nothing, where
-    /// more is to come.
+    /// Returns the path of an accepted request, or the status of a refused one; `None` if it is
+    /// incomplete.
     fn judge(request: &str) -> Option<Result<String, u16>> {
         let guard = Guard::new(&["gw.example.org".to_owned()]);
         match read(request.as_bytes(), &guard) {

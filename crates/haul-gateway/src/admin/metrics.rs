@@ -1,4 +1,4 @@
-//! A snapshot as OpenMetrics text, for Prometheus and its kin.
+//! A snapshot as OpenMetrics text.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::status::{Connection, Limit, Path, Role, Segment};
 
 const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What stands before every name.
+/// Prefix of all metric names.
 const PREFIX: &str = "haul";
 
 pub(super) fn response(snapshot: Snapshot) -> Response {
@@ -41,7 +41,7 @@ struct Family<T> {
     name: &'static str,
     help: &'static str,
     unit: Option<Unit>,
-    /// It only grows.
+    /// The value only grows.
     is_counter: bool,
     value: fn(&T) -> f64,
 }
@@ -74,7 +74,7 @@ impl<T> Family<T> {
         self
     }
 
-    /// Nothing at all where there are no samples.
+    /// Writes nothing if there are no samples.
     fn encode<'a>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -114,56 +114,54 @@ fn gateway_families() -> [Family<Snapshot>; 14] {
             it.uptime_s
         })
         .seconds(),
-        Of::gauge("draining", "1 while the gateway takes nothing new", |it| {
+        Of::gauge("draining", "1 while the gateway drains", |it| {
             flag(it.is_draining)
         }),
         Of::gauge("memory", "Memory for slabs", |it| it.memory as f64).bytes(),
         Of::gauge(
             "memory_left",
-            "Memory for slabs that no session has",
+            "Memory for slabs that no session has taken",
             |it| it.memory_left as f64,
         )
         .bytes(),
-        Of::gauge("sessions_limit", "Most sessions that may come in", |it| {
+        Of::gauge("sessions_limit", "Most sessions at a time", |it| {
             it.sessions_max as f64
         }),
-        Of::gauge("sessions_active", "Sessions that there are", |it| {
+        Of::gauge("sessions_active", "Sessions at present", |it| {
             it.sessions.len() as f64
         }),
         Of::gauge(
             "guests_active",
-            "Control connections that have not received_bytes what they want",
-            |it| it.clients as f64,
+            "Control connections that have not asked for a session",
+            |it| it.pending_peers as f64,
         ),
         Of::gauge(
             "connections_active",
-            "Connections of programs that there are",
+            "Applications' connections at present",
             |it| it.sessions.iter().map(connections).sum::<usize>() as f64,
         ),
-        Of::counter("sessions", "Sessions that were opened", |it| {
+        Of::counter("sessions", "Sessions opened", |it| {
             it.totals.sessions as f64
         }),
-        Of::counter("sessions_refused", "Sessions that were refused", |it| {
+        Of::counter("sessions_refused", "Sessions refused", |it| {
             it.totals.sessions_refused as f64
         }),
         Of::counter(
             "connections",
-            "Connections of programs that were taken or made",
+            "Applications' connections accepted or made",
             |it| it.totals.connections as f64,
         ),
         Of::counter(
             "connections_refused",
-            "Connections of programs that came to nothing",
+            "Applications' connections refused",
             |it| it.totals.connections_refused as f64,
         ),
-        Of::counter("reloads", "Configurations that were taken", |it| {
+        Of::counter("reloads", "Configurations applied", |it| {
             it.totals.reloads as f64
         }),
-        Of::counter(
-            "reloads_failed",
-            "Configurations that were not taken",
-            |it| it.totals.reloads_failed as f64,
-        ),
+        Of::counter("reloads_failed", "Configurations rejected", |it| {
+            it.totals.reloads_failed as f64
+        }),
     ]
 }
 
@@ -187,7 +185,7 @@ fn session_families() -> [Family<Shown>; 4] {
         .bytes(),
         Of::gauge(
             "session_connections",
-            "Connections of programs in the session",
+            "Applications' connections in the session",
             |it| connections(it) as f64,
         ),
     ]
@@ -196,93 +194,90 @@ fn session_families() -> [Family<Shown>; 4] {
 fn segment_families() -> [Family<Segment>; 15] {
     type Of = Family<Segment>;
     [
-        Of::counter("segment_received", "Octets that came in", |it| {
+        Of::counter("segment_received", "Bytes received", |it| {
             it.octets_in as f64
         })
         .bytes(),
-        Of::counter("segment_sent", "Octets that went out", |it| {
-            it.octets_out as f64
-        })
-        .bytes(),
+        Of::counter("segment_sent", "Bytes sent", |it| it.octets_out as f64).bytes(),
         Of::gauge(
             "segment_receive_rate",
-            "Octets per second that came in of late",
+            "Recent receiving rate, bytes per second",
             |it| it.rate_in,
         ),
         Of::gauge(
             "segment_send_rate",
-            "Octets per second that went out of late",
+            "Recent sending rate, bytes per second",
             |it| it.rate_out,
         ),
         Of::gauge(
             "segment_ring_used",
-            "Octets of the ring that are occupied",
+            "Bytes of the ring that are occupied",
             |it| it.ring_used as f64,
         )
         .bytes(),
-        Of::gauge("segment_ring_size", "Octets of the ring in use", |it| {
+        Of::gauge("segment_ring_size", "Bytes of the ring in use", |it| {
             it.ring_size as f64
         })
         .bytes(),
         Of::gauge(
             "segment_arena_used",
-            "Octets of the arena that are promised or hold something",
+            "Bytes of the arena that are promised or occupied",
             |it| it.arena_used as f64,
         )
         .bytes(),
-        Of::gauge("segment_arena_size", "Octets of the arena", |it| {
+        Of::gauge("segment_arena_size", "Bytes of the arena", |it| {
             it.arena_size as f64
         })
         .bytes(),
         Of::gauge(
             "segment_window_used",
-            "Octets that are announced and not acknowledged",
+            "Bytes announced and not acknowledged",
             |it| it.window_used as f64,
         )
         .bytes(),
         Of::gauge(
             "segment_window_size",
-            "Octets that may be announced and not acknowledged",
+            "Limit of bytes announced and not acknowledged",
             |it| it.window_size.map_or(f64::INFINITY, |size| size as f64),
         )
         .bytes(),
         Of::gauge(
             "segment_slabs_unacknowledged",
-            "Slabs that are announced and not acknowledged",
+            "Slabs announced and not acknowledged",
             |it| it.slabs_unacked as f64,
         ),
-        Of::gauge("segment_posts", "Reads and writes under way", |it| {
+        Of::gauge("segment_posts", "Reads and writes in flight", |it| {
             it.posts as f64
         }),
         Of::gauge("segment_lanes", "Data connections that are up", |it| {
             it.lanes as f64
         }),
-        Of::gauge("segment_round_trip", "Round trip without queues", |it| {
-            it.rtt_ns as f64 / 1e9
-        })
+        Of::gauge(
+            "segment_round_trip",
+            "Round-trip time without queueing",
+            |it| it.rtt_ns as f64 / 1e9,
+        )
         .seconds(),
-        Of::counter(
-            "segment_resent",
-            "Packets that were sent more than once",
-            |it| it.resent as f64,
-        ),
+        Of::counter("segment_resent", "Packets retransmitted", |it| {
+            it.resent as f64
+        }),
     ]
 }
 
 fn connection_families() -> [Family<Connection>; 3] {
     type Of = Family<Connection>;
     [
-        Of::counter("connection_received", "Octets from the program", |it| {
+        Of::counter("connection_received", "Bytes from the application", |it| {
             it.octets_in as f64
         })
         .bytes(),
-        Of::counter("connection_sent", "Octets to the program", |it| {
+        Of::counter("connection_sent", "Bytes to the application", |it| {
             it.octets_out as f64
         })
         .bytes(),
         Of::gauge(
             "connection_waiting",
-            "1 while the program is made to wait",
+            "1 while the application is held back",
             |it| flag(it.waits),
         ),
     ]
@@ -292,7 +287,7 @@ fn path_families() -> [Family<Path>; 1] {
     type Of = Family<Path>;
     [Of::gauge(
         "path_up",
-        "1 while the gateway says that the path is there",
+        "1 while the gateway reports that the path is up",
         |it| flag(it.state == "up"),
     )]
 }
@@ -312,7 +307,7 @@ impl Collector for Snapshot {
 
         let of_class = |class: &ClassTotal| vec![("class", class.name.clone())];
         let labels: Vec<Labels> = self.classes.iter().map(of_class).collect();
-        let help = "What the sessions of a class have sent to other gateways";
+        let help = "Bytes that the sessions of a class have sent to other gateways";
         let sent = Family::counter("class_sent", help, |class: &ClassTotal| class.bytes as f64);
         sent.bytes()
             .encode(encoder, labels.iter().zip(&self.classes))?;
@@ -370,7 +365,7 @@ fn info(
     all.iter().try_for_each(|labels| family.encode_info(labels))
 }
 
-/// One sample for each limit that there may be, 1 for the one that there is.
+/// Writes one sample for each limit: 1 for the one that applies.
 fn encode_limits(
     encoder: &mut DescriptorEncoder<'_>,
     segments: &[(Labels, &Segment)],
@@ -378,7 +373,7 @@ fn encode_limits(
     if segments.is_empty() {
         return Ok(());
     }
-    let help = "1 for what keeps the segment from being faster";
+    let help = "1 for what limits the segment";
     let mut family = encoder.encode_descriptor("segment_limit", help, None, MetricType::Gauge)?;
     for (labels, segment) in segments {
         for limit in Limit::ALL {
@@ -406,7 +401,7 @@ fn about(session: &Shown) -> Labels {
 
 fn segments(session: &Shown) -> impl Iterator<Item = (Labels, &Segment)> {
     let status = &session.status;
-    // Where there is one, it leads to the other end.
+    // An opener's only segment leads to the terminus.
     let sides = match status.role {
         Role::Opener => ["terminus", "terminus"],
         _ => ["opener", "terminus"],

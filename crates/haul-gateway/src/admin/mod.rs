@@ -1,7 +1,7 @@
 //! The administration server: the live page, its data, the metrics.
 //!
-//! Map: `server` the thread and its connections · `http` requests and responses · `snapshot` what
-//! there is to show · `metrics` the same as OpenMetrics · `page.html` the page.
+//! Map: `server` the thread and its connections · `http` requests and responses · `snapshot` the
+//! state of the gateway · `metrics` the same as OpenMetrics · `page.html` the page.
 
 mod http;
 mod metrics;

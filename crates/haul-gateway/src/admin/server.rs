@@ -1,7 +1,7 @@
 //! The thread of the administration server: a few connections, one request on each.
 //!
-//! It has no authentication, so it is this machine's own unless the operator says otherwise, it
-//! changes nothing, and it answers no page but its own.
+//! It has no authentication. So it listens on loopback unless the operator allows more, it changes
+//! nothing, and it answers no page but its own.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,16 +24,16 @@ use crate::watch::Watch;
 
 /// Connections at a time; further ones wait in the kernel.
 const CLIENTS_MAX: usize = 16;
-/// Time for a request to come, and again for its answer to be taken, ns.
+/// Timeout for a request, and again for its response, ns.
 const PATIENCE_NS: u64 = 5 * SECOND_NS;
-/// Time for the client to close when it has its answer, ns.
+/// Time for the client to close after the response, ns.
 const LEAVE_NS: u64 = SECOND_NS;
-/// Time to wait where the system has no descriptor or memory left, ns.
+/// Pause after the system has run out of descriptors or memory, ns.
 const PAUSE_NS: u64 = SECOND_NS / 5;
 
 const ACCEPTOR: u64 = u64::MAX - 1;
 
-/// The page and the metrics, until dropped.
+/// The administration server, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Admin {
     address: SocketAddr,
@@ -41,17 +41,16 @@ pub(crate) struct Admin {
 }
 
 impl Admin {
-    /// Listens and answers.
+    /// Opens the server.
     ///
     /// # Errors
-    /// A line for the operator: the address is taken, or is one that others reach without that
-    /// being wanted.
+    /// States in one line that the address is in use, or is not loopback without `allow_remote`.
     pub(crate) fn open(shared: &Arc<Shared>, config: &config::Admin) -> Result<Self, String> {
         let listen = config.listen;
         if !listen.ip().is_loopback() && !config.allow_remote {
             return Err(format!(
-                "[admin] listen = \"{listen}\" would show everybody who reaches it what this gateway carries: it asks nobody who \
-                 they are. Say allow_remote = true where that is meant"
+                "[admin] listen = \"{listen}\" would show this gateway's traffic to everybody who reaches it, without authentication; set \
+                 allow_remote = true if that is intended"
             ));
         }
         let text = |error: io::Error| format!("cannot listen at {listen}: {error}");
@@ -110,11 +109,12 @@ struct Client {
 }
 
 enum State {
-    /// It has received_bytes this much.
+    /// The request so far.
     Asking(Vec<u8>),
-    /// It has this many octets of its answer.
+    /// The response, and the bytes of it that are sent.
     Answered(Vec<u8>, usize),
-    /// It is to close: to close with octets unread would be a reset, which overtakes the answer.
+    /// The client is to close: a close with unread bytes is a reset, which would overtake the
+    /// response.
     Leaving,
 }
 
@@ -127,7 +127,7 @@ impl Server {
             let deadlines = self.clients.values().map(|client| client.deadline_ns);
             let deadline = deadlines.chain(self.paused_until).min();
             if let Err(error) = self.poller.wait(&mut events, deadline, clock) {
-                let text = format!("the page is not served any more: {error}");
+                let text = format!("the administration server has stopped: {error}");
                 return self.shared.log(Level::Error, text);
             }
             let now = clock.now_ns();
@@ -195,7 +195,7 @@ impl Server {
         }
     }
 
-    /// What is received_bytes to a request; nothing, while there is more to come of it.
+    /// Returns the response to a request; `None` while the request is incomplete.
     fn answer(&mut self, octets: &[u8]) -> Option<Vec<u8>> {
         let request = match http::read(octets, &self.guard) {
             Read::More => return None,
@@ -207,13 +207,13 @@ impl Server {
             "/icon.svg" => Response::new("image/svg+xml", ICON),
             "/api/status" => self.snapshots.take().json(),
             "/metrics" => metrics::response(self.snapshots.take()),
-            _ => Response::refusal(404, "there is / and /api/status and /metrics"),
+            _ => Response::refusal(404, "not found; try /, /api/status or /metrics"),
         };
         Some(response.octets(request.is_head))
     }
 }
 
-/// Reads a request of anybody, for the fuzz target.
+/// Parses a request, for the fuzz target.
 #[cfg(fuzzing)]
 pub(crate) fn judge(octets: &[u8]) {
     let _ = http::read(octets, &Guard::new(&[]));
@@ -223,16 +223,16 @@ const ICON: &str = include_str!("icon.svg");
 
 fn page() -> Response {
     let Ok(nonce) = haul_io::random::bytes::<16>() else {
-        return Response::refusal(503, "this machine has no random numbers");
+        return Response::refusal(503, "the system has no random numbers");
     };
     Response::page(include_str!("page.html"), &crate::host::hex(&nonce))
 }
 
 impl Client {
-    /// Goes on with its request; false when there is nothing more to do for it.
+    /// Serves the connection; returns false when it is done.
     ///
     /// # Errors
-    /// That of the connection.
+    /// The error of the connection.
     fn serve(
         &mut self,
         now: u64,
@@ -255,7 +255,7 @@ impl Client {
             if count == 0 {
                 return Ok(false);
             }
-            // Whoever goes on talking does not keep others from being served.
+            // A client that goes on sending does not delay others.
             if matches!(self.state, State::Leaving) {
                 return Ok(true);
             }
@@ -272,7 +272,7 @@ impl Client {
     }
 }
 
-/// Takes what has come, not beyond what a request may be long.
+/// Reads up to the longest request.
 fn receive(stream: &Stream, received_bytes: &mut Vec<u8>) -> io::Result<usize> {
     let before = received_bytes.len();
     received_bytes.resize(HEAD_BYTES_MAX, 0);

@@ -1,4 +1,4 @@
-//! What there is to show at a moment, with rates: what was counted since somebody last looked.
+//! A snapshot of the gateway, with rates since the previous one.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,34 +13,35 @@ use crate::shared::Shared;
 use crate::status::{Role, Status, Totals};
 use crate::sync::lock;
 
-/// Least time over which a rate is computed, ns. Who looks more often sees the same rate again.
+/// Shortest span of a rate, ns. A client that asks more often gets the same rate again.
 const SPAN_NS: u64 = SECOND_NS * 9 / 10;
-/// Sessions snapshot themselves this often while something happens, ns.
+/// How often a session updates its status while it is active, ns.
 const SNAPSHOT_NS: u64 = SECOND_NS / 4;
 
-/// A gateway at a moment.
+/// The state of a gateway.
 #[derive(Debug, Serialize)]
 pub(super) struct Snapshot {
     pub(super) name: String,
     pub(super) version: &'static str,
     pub(super) uptime_s: f64,
     pub(super) is_draining: bool,
-    /// Octets for slabs: all, and those that no session has.
+    /// Slab memory, bytes: all of it, and what no session has taken.
     pub(super) memory: u64,
     pub(super) memory_left: u64,
     pub(super) sessions_max: usize,
-    /// Control connections that have not received_bytes what they want.
-    pub(super) clients: usize,
+    /// Control connections that have not asked for a session.
+    #[serde(rename = "guests")]
+    pub(super) pending_peers: usize,
     pub(super) totals: Totals,
-    /// What all sessions together may send, bits per second.
+    /// The rate limit of all sessions together, bits per second.
     pub(super) most_bps: Option<u64>,
-    /// What each class has sent, and what it may.
+    /// What each class has sent, and its limits.
     pub(super) classes: Vec<ClassTotal>,
     pub(super) sessions: Vec<Shown>,
     log: Vec<Line>,
 }
 
-/// A session, and what follows from when it is looked at.
+/// A session, with its age.
 #[derive(Debug, Serialize)]
 pub(super) struct Shown {
     number: u64,
@@ -56,24 +57,24 @@ struct Line {
     text: String,
 }
 
-/// Takes pictures, and remembers what it needs for rates.
+/// Takes snapshots, and keeps what rates need.
 #[derive(Debug)]
 pub(super) struct Snapshots {
     shared: Arc<Shared>,
     /// When rates were computed last, ns.
     at_ns: u64,
-    /// What was counted then, by the sessions' numbers.
+    /// The counters at that time, by session number.
     counted: HashMap<u64, Counted>,
-    /// What the classes had sent then, and how fast, octets per second.
+    /// Bytes sent by each class at that time, and its rate, bytes per second.
     classes: Vec<(u64, f64)>,
 }
 
 #[derive(Debug, Clone, Default)]
 struct Counted {
     at_ns: u64,
-    /// In and out, of each segment.
+    /// Bytes in and out of each segment.
     octets: Vec<(u64, u64)>,
-    /// Octets per second.
+    /// Bytes per second.
     rates: Vec<(f64, f64)>,
 }
 
@@ -90,7 +91,7 @@ impl Snapshots {
     pub(super) fn take(&mut self) -> Snapshot {
         let shared = Arc::clone(&self.shared);
         let registers = shared.registers();
-        let clients = registers.pending_peers.len();
+        let pending_peers = registers.pending_peers.len();
         let statuses: Vec<_> = registers
             .statuses
             .iter()
@@ -123,7 +124,7 @@ impl Snapshots {
             memory: shared.memory_size,
             memory_left: shared.memory_left(),
             sessions_max: config.sessions,
-            clients,
+            pending_peers,
             totals: shared.totals(),
             most_bps: config.rate.map(|rate| rate.0),
             classes,
@@ -161,7 +162,7 @@ impl Snapshots {
         let span = seconds(now_ns.saturating_sub(self.at_ns));
         let before = std::mem::take(&mut self.classes);
         let counted = classes.iter().enumerate().map(|(at, class)| {
-            // Of one that was not there before nothing is known.
+            // A new class has no rate yet.
             let before = before.get(at).map_or(class.bytes, |(bytes, _)| *bytes);
             (
                 class.bytes,
@@ -191,9 +192,8 @@ impl Snapshots {
     }
 }
 
-/// Between two pictures of a session, the earlier of which was looked at at `before_ns`. A session
-/// that rests makes no pictures: then the earlier one was still true shortly before it was looked
-/// at.
+/// Computes rates between two updates of a session, the earlier of which was seen at `before_ns`.
+/// An idle session makes no updates, so the earlier one still held shortly before it was seen.
 fn rates(before: &Counted, before_ns: u64, after: &Counted) -> Vec<(f64, f64)> {
     let from_ns = before.at_ns.max(before_ns.saturating_sub(SNAPSHOT_NS));
     let span = seconds(after.at_ns.saturating_sub(from_ns));
@@ -238,11 +238,11 @@ mod tests {
             |before: &Counted, before_ns, after: &Counted| rates(before, before_ns, after)[0].0;
         let (before, after) = (counted(SECOND_NS, 1_000), counted(2 * SECOND_NS, 3_000));
         assert_eq!(rate(&before, SECOND_NS, &after), 2_000.0);
-        // Nothing happened from the first second to the tenth, when somebody looked.
+        // The session was idle from the first second to the tenth.
         let after = counted(10_750_000_000, 3_000);
         assert_eq!(rate(&before, 10 * SECOND_NS, &after), 2_000.0);
         assert_eq!(rate(&before, 10 * SECOND_NS, &before), 0.0);
-        // A data channel that is made anew counts from zero.
+        // A new data channel counts from zero.
         assert_eq!(rate(&before, SECOND_NS, &counted(2 * SECOND_NS, 10)), 0.0);
     }
 }

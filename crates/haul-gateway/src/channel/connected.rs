@@ -23,14 +23,14 @@ use crate::config::ChannelKind;
 #[derive(Debug)]
 pub(super) struct Connected {
     kind: ChannelKind,
-    // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
+    // Before what they use: dropped first, so that nothing is placed after the memory is gone.
     lanes: Vec<Lane>,
-    /// Channels that this end connects, until then.
+    /// Channels that this end connects, with their deadlines.
     connecting: Vec<(ChanId, Time)>,
     has_broken: bool,
     work: Work,
     events: EventChannel,
-    /// Reads that the device has outstanding, and answers, at a time.
+    /// Reads in flight, and responses in flight, that the device allows.
     reads: (u16, u16),
     rate_limit: Option<RateLimit>,
     paces: bool,
@@ -61,8 +61,8 @@ impl Connected {
                 reads(attributes.max_init_rd_atomic),
                 reads(attributes.max_rd_atomic),
             ),
-            // Of a device that cannot, whoever reads keeps the rate, by small reads:
-            // `Shape::session`, `channel::accept`.
+            // If the device cannot pace, the reader keeps the rate by small reads:
+            // `Shape::session`, `attempts::accept`.
             rate_limit: wanted.lane_limit().filter(|_| can_pace),
             paces: can_pace || wanted.limit.is_none(),
         })
@@ -92,7 +92,7 @@ impl Connected {
         Ok(qp)
     }
 
-    /// A mark has arrived.
+    /// Handles the arrival of a mark.
     fn on_other(&mut self, done: &WorkCompletion, news: &mut Vec<News>) -> Result<(), Lost> {
         let of = |lane: &&Lane| lane.qp.qp_num() == done.qp_num;
         match self.lanes.iter().find(of) {
@@ -198,7 +198,7 @@ impl Fabric for Connected {
         while let Some(event) = self.events.poll()? {
             self.on_event(event, news);
         }
-        // Devices have more patience.
+        // Devices wait longer.
         let late = |(_, until): &mut (ChanId, Time)| *until <= now;
         for (chan, _) in self.connecting.extract_if(.., late) {
             news.push(News::Failed(chan, "nobody has answered".to_owned()));

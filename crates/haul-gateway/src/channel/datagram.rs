@@ -1,6 +1,6 @@
 //! Reliable datagrams of an RDMA device: no connections, but a queue pair at each end of a channel
-//! that knows the other. Reads are RDMA Reads, writes RDMA Writes. The first Send brings the
-//! cookie, further ones are marks behind writes.
+//! that knows its peer. Reads are RDMA Reads, writes RDMA Writes. The first Send carries the
+//! cookie, later ones are marks behind writes.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -21,40 +21,40 @@ use super::fabric::{
 use super::work::{Lane, MARK_BYTES, Opens, Work};
 use crate::config::ChannelKind;
 
-/// Packets that may be on their way: the most that the protocol has, 96 MB of Ethernet's.
+/// Packets in flight: the protocol's maximum, 96 MB of Ethernet packets.
 const WINDOW_PACKETS: u32 = 65_536;
-/// Ports that are tried from the one on that the operator has named.
+/// Ports tried from the configured one on.
 const PORTS: u16 = 64;
-/// Octets of a Send: a cookie, or a mark.
+/// Length of a Send, bytes: a cookie, or a mark.
 const SEND_BYTES: u32 = 16;
 const _: () = assert!(SEND_BYTES == MARK_BYTES, "they share receives");
-/// Sends of those who are not known yet that are kept.
+/// Sends of unknown peers that are kept.
 const EARLY_MAX: usize = 256;
-/// Cookies that may wait to be looked at, for each queue pair.
+/// Receives for cookies, for each queue pair.
 const RECEIVES: u32 = 8;
-/// Numbers of work requests that are neither read nor write have this bit: the Send of a cookie, or
-/// with a place in the memory of cookies a receive.
+/// Marks work requests that are neither read nor write: the Send of a cookie, or a receive with its
+/// place in the memory of cookies.
 const COOKIE: u64 = 1 << 63;
 const RECEIVE: u64 = COOKIE | 1 << 62;
 
-/// Places that a queue pair has for Sends.
+/// Receives of a queue pair.
 const fn places_of(work: &Work) -> u32 {
     RECEIVES + work.marks_max()
 }
 
-/// Queue pairs that know one peer each, and what they share.
+/// Queue pairs with one peer each, and what they share.
 #[derive(Debug)]
 pub(super) struct Datagram {
     kind: ChannelKind,
-    // Before what they use: dropped in this order, so that nothing is placed when the memory goes.
+    // Before what they use: dropped first, so that nothing is placed after the memory is gone.
     lanes: Vec<Lane>,
     has_broken: bool,
-    /// Sends to queue pairs whose peer is not known yet, the cookie of whoever it is among them: at
-    /// most [`EARLY_MAX`].
+    /// Sends to queue pairs whose peer is unknown; the peer's cookie is among them. At most
+    /// [`EARLY_MAX`].
     early: VecDeque<(ChanId, Peer, [u8; SEND_BYTES as usize])>,
-    /// Channels whose cookie is on its way, until when it must have been taken.
+    /// Channels whose cookie is in flight, with their deadlines.
     cookies_sent: Vec<(ChanId, Time)>,
-    /// Places for cookies and marks, and how many of them have a use.
+    /// Memory for cookies and marks, and the places in use.
     sends: Mr,
     used: u32,
     work: Work,
@@ -63,8 +63,8 @@ pub(super) struct Datagram {
 }
 
 impl Datagram {
-    /// No queue pair yet. What is read goes to `arena`. Those that the peer asks for are bound at
-    /// `listen`.
+    /// Creates the fabric without queue pairs. Reads go to `arena`. Queue pairs that the peer asks
+    /// for are bound at `listen`.
     pub(super) fn new(
         kind: ChannelKind,
         context: &Context,
@@ -101,7 +101,7 @@ impl Datagram {
             datagram: {
                 let mut datagram = DatagramInit::default();
                 datagram.window = WINDOW_PACKETS;
-                // Strangers' cookies come as single packets; what they leave out holds nothing.
+                // Cookies are single packets; a gap that an unknown sender leaves holds nothing back.
                 datagram.receives_in_order = true;
                 datagram
             },
@@ -109,7 +109,7 @@ impl Datagram {
         })
     }
 
-    /// Places for Sends.
+    /// Takes places for Sends.
     fn places(&mut self, count: u32) -> Result<std::ops::Range<u32>, Lost> {
         let places = self.used..self.used + count;
         if places.end > u32::from(self.wanted.lanes) * places_of(&self.work) {
@@ -147,7 +147,7 @@ impl Datagram {
         result
     }
 
-    /// A Send has come to a queue pair of this end's, or its cookie was taken by the peer.
+    /// Handles a Send that has arrived, or the completion of this end's cookie.
     fn on_other(&mut self, done: &WorkCompletion, news: &mut Vec<News>) -> Result<(), Lost> {
         let is_done = done.status == WcStatus::Success;
         let of = |lane: &&mut Lane| lane.qp.qp_num() == done.qp_num;
@@ -165,8 +165,8 @@ impl Datagram {
             let read = self.sends.region().read(at, &mut octets).is_ok();
             let (qp, peer, is_up) = (lane.qp.clone(), lane.peer, lane.is_up);
             match done.src.filter(|_| read && done.byte_len == SEND_BYTES) {
-                // It has been let in already where it is not up: the answer to this end's cookie is
-                // what is missing.
+                // The peer is admitted already; only the acknowledgement of this end's cookie is
+                // missing.
                 Some(source) if Some(source) == peer => self.work.marked(octets, news)?,
                 Some(source) if !is_up => {
                     if self.early.len() == EARLY_MAX {
@@ -175,10 +175,10 @@ impl Datagram {
                     self.early.push_back((chan, source, octets));
                     news.push(News::Shown(chan, source, octets));
                 }
-                // Strangers come too late.
+                // An unknown sender is too late.
                 _ => {}
             }
-            // Whoever that was, others are heard as well.
+            // Whoever sent it, the next Send is received as well.
             return self.receive(&qp, place);
         }
         if is_done {
@@ -192,7 +192,7 @@ impl Datagram {
         Ok(())
     }
 
-    /// Without connections, what fails says that a peer is gone.
+    /// Without connections, a failed request tells that the peer is gone.
     fn judge(&mut self, news: &mut Vec<News>) {
         for lane in self.lanes.iter_mut().filter(|lane| lane.is_up) {
             if let Some(status) = lane.failure {
@@ -203,7 +203,8 @@ impl Datagram {
         }
     }
 
-    /// Where peers are that may use memory: their further queue pairs are at the same address.
+    /// Returns the addresses of the peers that may use memory: their further queue pairs are at the
+    /// same address.
     fn sources(&self) -> Sources {
         let peers = self.lanes.iter().filter_map(|lane| lane.peer);
         Sources::Of(peers.map(|peer| (peer.addr.ip(), None)).collect())
@@ -272,7 +273,7 @@ impl Fabric for Datagram {
         };
         (lane.peer, lane.is_up) = (Some(peer), true);
         news.push(News::Up);
-        // Behind its cookie marks may have come.
+        // Marks may have followed its cookie.
         let early = std::mem::take(&mut self.early).into_iter();
         let (own, others): (VecDeque<_>, _) =
             early.partition(|(of, source, _)| (*of, *source) == (chan, peer));
@@ -398,7 +399,7 @@ mod tests {
         }
     }
 
-    /// A channel of `far`'s, as its peer is told of it.
+    /// Prepares a channel of `far`, as its peer learns of it.
     fn prepared(far: &mut Datagram, chan: u32) -> ChanParams {
         let mut params = params(chan);
         let port = far.prepare(&mut params).unwrap().unwrap();
@@ -409,7 +410,7 @@ mod tests {
         params
     }
 
-    /// Polls until there are news, five seconds at most.
+    /// Polls until there is news, for at most five seconds.
     fn news(fabric: &mut Datagram) -> Vec<News> {
         let mut news = Vec::new();
         for _ in 0..500 {
@@ -453,16 +454,16 @@ mod tests {
     }
 
     #[test]
-    fn strangers_keep_nobody_out() {
+    fn unknown_senders_keep_nobody_out() {
         let mut far = fabric(Some(LOCAL));
         let params = prepared(&mut far, 1);
         for guess in 0..3 * RECEIVES {
-            let mut stranger = fabric(None);
+            let mut other = fabric(None);
             let wrong = ChanParams {
                 cookie: Some([100 + guess.to_le_bytes()[0]; 16]),
                 ..params.clone()
             };
-            stranger.connect(NOW, &wrong).unwrap();
+            other.connect(NOW, &wrong).unwrap();
             let (_, _, cookie) = shown(&mut far);
             assert_ne!(cookie, [9; 16]);
         }
@@ -480,7 +481,7 @@ mod tests {
         let mut other = fabric(Some(SocketAddr::new(LOCAL.ip(), first)));
         let second = other.prepare(&mut params(1)).unwrap().unwrap();
         assert!((first + 1..first + PORTS).contains(&second), "{second}");
-        // As many queue pairs as were wanted, and no more.
+        // As many queue pairs as were asked for, and no more.
         assert!(other.prepare(&mut params(2)).is_ok());
         assert!(other.prepare(&mut params(3)).is_err());
     }

@@ -17,27 +17,26 @@ use haul_xsp::{ChanId, SECOND_NS, SlabSeq, Time};
 use crate::config::ChannelKind;
 use crate::host::socket_addr;
 
-/// Reads that an end may have outstanding (ORD), and answers at a time (IRD), unless the device has
-/// fewer.
+/// Reads in flight of an end (ORD), and responses in flight (IRD), unless the device allows fewer.
 pub(crate) const READS_MAX: u16 = 64;
 
-/// Time for a data connection to be there and its cookie to be found right, ns. Where firewalls let
-/// nothing through the next kind waits for it, and programs with it.
+/// Timeout of a data connection with its cookie, ns. Behind a firewall the next kind, and the
+/// applications, wait for it.
 pub(super) const CONNECT_NS: u64 = 5 * SECOND_NS;
 
-/// What a session wants of its data channels.
+/// What a session asks of its data channels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Channels.
+    /// The number of channels.
     pub(crate) lanes: u16,
-    /// What all of them together may send.
+    /// The rate limit of all of them together.
     pub(crate) limit: Option<RateLimit>,
-    /// Octets are moved by writes.
+    /// Data is moved by writes (push).
     pub(crate) pushes: bool,
 }
 
 impl Wanted {
-    /// What each channel may send.
+    /// The rate limit of each channel.
     pub(super) fn lane_limit(&self) -> Option<RateLimit> {
         let lanes = u64::from(self.lanes.max(1));
         self.limit.map(|limit| RateLimit {
@@ -47,8 +46,8 @@ impl Wanted {
     }
 }
 
-/// What may be sent where the network lets `rate_bps` pass and `burst_bytes` beyond it, as one end
-/// has told the other: of the burst half, since packets come to a policer closer together than they
+/// Returns the rate limit for a path of `rate_bps` and `burst_bytes`, as one end has told the
+/// other. Half of the burst is used, because packets arrive at a policer closer together than they
 /// left.
 pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<RateLimit> {
     rate_bps.map(|bits_per_second| RateLimit {
@@ -57,17 +56,17 @@ pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<R
     })
 }
 
-/// What a rate lets pass at once where nobody has told its burst, ns of it.
+/// The burst assumed for a rate without one, ns of the rate.
 const BURST_NS: u64 = SECOND_NS / 50;
-/// The least burst that is made out for a rate, or that a peer is peer_burst, octets.
+/// The least burst: assumed for a rate, or accepted from a peer, bytes.
 pub(crate) const BURST_MIN: u64 = 4 << 10;
 
-/// The burst that ends keep to whose device does not pace, so that there is one.
+/// Returns the burst of ends whose device does not pace.
 pub(crate) fn burst(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<u64> {
     burst_bytes.or_else(|| rate_bps.map(|rate_bps| octets_in(rate_bps, BURST_NS).max(BURST_MIN)))
 }
 
-/// A data channel, or the control connection, is over.
+/// A data channel or control connection is lost.
 #[derive(Debug)]
 pub(crate) struct Lost(pub(crate) String);
 
@@ -83,57 +82,57 @@ impl From<std::io::Error> for Lost {
     }
 }
 
-/// What became of a queue pair that was accepted.
+/// The outcome of an accepted queue pair.
 #[derive(Debug)]
 pub(crate) enum Accepted {
-    /// It may be used.
+    /// It is connected.
     Up,
-    /// It is over.
+    /// It has ended.
     Down(String),
 }
 
-/// News of the data channels.
+/// Events of the data channels.
 #[derive(Debug)]
 pub(crate) enum News {
-    /// A read is over.
+    /// A read has completed, or failed.
     Got(GetId, bool),
     /// A write is placed, or has failed.
     Put(PutId, bool),
     /// The peer's writes of a slab are in place.
     Written(SlabSeq),
-    /// Somebody has shown this cookie at a data channel.
+    /// A peer has sent this cookie on a data channel.
     Shown(ChanId, Peer, [u8; 16]),
-    /// A data channel may be used.
+    /// A data channel is up.
     Up,
-    /// A data channel could not be made.
+    /// A data channel could not be opened.
     Failed(ChanId, String),
-    /// One that was there is over.
+    /// A data channel that was up has ended.
     Down(String),
 }
 
-/// Memory that the peer may use in the way it was opened, until this is dropped.
+/// Memory that the peer may use until this is dropped.
 #[derive(Debug)]
 pub(crate) enum Guard {
     /// It is registered with a device.
     Registered { _mr: Mr },
-    /// The region that it is in is registered as a whole, until the fabric ends.
+    /// Its whole region is registered until the fabric ends.
     Whole,
-    /// It has a name in the fabric's own table.
+    /// It is registered in the fabric's own table.
     Named { _registration: Registration },
 }
 
-/// Data channels of one kind, and what they share. Dropping it ends them: nothing more is placed
-/// then.
+/// Data channels of one kind, and what they share. Dropping it ends them; nothing is placed
+/// afterwards.
 pub(crate) trait Fabric: Debug + Send {
     fn kind(&self) -> ChannelKind;
 
-    /// Whether it keeps to the limit that was wanted, if there is one.
+    /// Whether it keeps to the rate limit.
     fn paces(&self) -> bool {
         true
     }
 
-    /// The peer wants a channel, to which this end is about to agree: what it needs to know goes
-    /// into `params`. The port to be found at, if it is not the network's.
+    /// Prepares a channel that the peer asks for, and adds what the peer needs to `params`. Returns
+    /// its port if it is not the network's.
     fn prepare(&mut self, _params: &mut ChanParams) -> Result<Option<u16>, Lost> {
         Ok(None)
     }
@@ -141,8 +140,8 @@ pub(crate) trait Fabric: Debug + Send {
     /// Connects a data channel to which the peer has agreed.
     fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost>;
 
-    /// Accepts a data connection of the peer's that has shown its cookie. The number of its queue
-    /// pair, if its news come to [`Self::on_accepted`].
+    /// Accepts a data connection whose cookie is verified. Returns the number of its queue pair if
+    /// its events come to [`Self::on_accepted`].
     fn accept(
         &mut self,
         chan: ChanId,
@@ -150,41 +149,41 @@ pub(crate) trait Fabric: Debug + Send {
         news: &mut Vec<News>,
     ) -> Result<Option<u32>, Lost>;
 
-    /// The data channel whose cookie `peer` has shown, as [`News::Shown`] has said, is there.
+    /// Admits `peer`, whose cookie [`News::Shown`] has reported and the caller has verified.
     fn admit(&mut self, _chan: ChanId, _peer: Peer, _news: &mut Vec<News>) {}
 
-    /// Numbers of queue pairs whose news come to [`Self::on_accepted`].
+    /// Returns the queue pairs whose events come to [`Self::on_accepted`].
     fn qp_nums(&self) -> Vec<u32> {
         Vec::new()
     }
 
-    /// What became of a queue pair that was accepted.
+    /// Handles the outcome of an accepted queue pair.
     fn on_accepted(&mut self, _qp_num: u32, _what: Accepted, _news: &mut Vec<News>) {}
 
-    /// Readable while there is something for [`Self::poll`].
+    /// Readable while [`Self::poll`] has work.
     fn descriptors(&self) -> Vec<BorrowedFd<'_>>;
 
-    /// When it wants [`Self::poll`] to be called though nothing is readable.
+    /// Returns when [`Self::poll`] must be called even if nothing is readable.
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// What is over since the last call.
+    /// Collects events since the last call.
     fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost>;
 
-    /// Whether a data channel that could be used has ended.
+    /// Whether a data channel that was up has ended.
     fn has_broken(&self) -> bool;
 
-    /// Data channels that may be used.
+    /// Data channels that are up.
     fn lanes_up(&self) -> usize;
 
-    /// Reads and writes under way.
+    /// Reads and writes in flight.
     fn posts(&self) -> usize;
 
-    /// Segments that were sent more than once, as far as the transport tells.
+    /// Packets retransmitted, as far as the transport reports them.
     fn resent(&self) -> u64;
 
-    /// Memory that the peer may use in this way, and its key.
+    /// Opens memory to the peer, and returns its key.
     fn open(
         &mut self,
         region: &Region,
@@ -193,31 +192,30 @@ pub(crate) trait Fabric: Debug + Send {
         access: AccessFlags,
     ) -> Result<(Guard, Key), Lost>;
 
-    /// Has the peer's memory read into the arena.
+    /// Reads the peer's memory into the arena.
     fn get(&mut self, get: Get);
 
-    /// Octets that a write may have.
+    /// Longest write, bytes.
     fn put_bytes_max(&self) -> u32 {
         1 << 20
     }
 
-    /// Has `region` written into the peer's memory. The region is the same for all that is written
-    /// from it.
+    /// Writes from `region` into the peer's memory. All writes of a place come from the same
+    /// region.
     fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost>;
 
-    /// Tells the peer when all that was given to [`Self::put`] so far is in place that this slab's
-    /// writes are ([`News::Written`]).
+    /// Marks a slab: once all writes so far are in place, the peer learns that the slab's writes
+    /// are ([`News::Written`]).
     fn mark(&mut self, seq: SlabSeq);
 
-    /// Begins what waits, as far as there is room.
+    /// Posts what waits, as far as there is room.
     fn post(&mut self) -> Result<(), Lost>;
 
-    /// Ends all data channels, so that nothing more is placed, and says that everything under way
-    /// has failed.
+    /// Ends all data channels. Nothing is placed afterwards, and everything in flight fails.
     fn end(self: Box<Self>, news: &mut Vec<News>);
 }
 
-/// A data connection of a peer that has shown a cookie.
+/// A peer's data connection that has sent a cookie.
 #[derive(Debug)]
 pub(crate) enum DataConnection {
     /// Of an RDMA device.
@@ -228,7 +226,7 @@ pub(crate) enum DataConnection {
     Udt(Box<plain::Stream>),
 }
 
-/// Where the peer expects a data connection, and what that is to begin with.
+/// Returns where the peer expects a data connection, and its cookie.
 pub(super) fn meeting_point(params: &ChanParams) -> Result<(SocketAddr, [u8; 16]), Lost> {
     let address = params.endpoints.iter().find_map(socket_addr);
     let address = address.ok_or_else(|| Lost("the peer names no address".to_owned()))?;

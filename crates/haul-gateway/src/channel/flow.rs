@@ -1,5 +1,4 @@
-//! The two directions of one byte stream: frames out of a ledger and into one, payload straight
-//! from and to where it belongs.
+//! The two directions of a byte stream: frames from a ledger and into one, payload without a copy.
 
 use std::io;
 use std::ops::Range;
@@ -10,32 +9,32 @@ use super::ledger::{Breach, Incoming, Ledger, Part, Span};
 
 /// Frames without payload that leave in one call.
 const SHORT_MAX: usize = 64;
-/// Octets that are received beside payload: headers, and what came with them.
+/// Bytes received beside payload: headers, and what arrived with them.
 const BESIDE_BYTES: usize = 512;
 
-/// Frames that leave, one behind the other.
+/// Outgoing frames.
 #[derive(Debug, Default)]
 pub(crate) struct Outlet {
-    /// Headers: the payload belongs to the last of them.
+    /// Headers; the payload belongs to the last of them.
     head: Vec<u8>,
     /// `0 <= sent <= head.len()`
     sent: usize,
     payload: Option<Span>,
 }
 
-/// What became of an attempt to send.
+/// The outcome of an attempt to send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sent {
     /// There is nothing to send.
     Nothing,
-    /// So many octets have left.
+    /// So many bytes have left.
     Some(usize),
-    /// There is no room.
+    /// The stream is full.
     Blocked,
 }
 
 impl Outlet {
-    /// Begins with these octets.
+    /// Begins with these bytes.
     pub(crate) fn new(first: &[u8]) -> Self {
         Self {
             head: first.to_vec(),
@@ -43,12 +42,12 @@ impl Outlet {
         }
     }
 
-    /// Whether a frame has been begun and not been finished.
+    /// Whether a frame is partly sent.
     pub(crate) fn is_amid(&self) -> bool {
         self.sent < self.head.len() || self.payload.is_some()
     }
 
-    /// Sends some of the present frame, or of the next ones of the ledger.
+    /// Sends some of the current frame, or of the next ones of the ledger.
     pub(crate) fn turn(
         &mut self,
         ledger: &mut Ledger,
@@ -98,14 +97,14 @@ impl Outlet {
     }
 }
 
-/// Frames that arrive.
+/// Incoming frames.
 #[derive(Debug)]
 pub(crate) struct Inlet {
     beside: Box<[u8; BESIDE_BYTES]>,
-    /// Of `beside`: less than a header, between two calls.
+    /// The part of `beside` in use: less than a header between two calls.
     have: Range<usize>,
     payload: Option<Incoming>,
-    /// The peer is to begin with [`Frame::Ready`].
+    /// The peer must begin with [`Frame::Ready`].
     awaits_ready: bool,
 }
 
@@ -119,12 +118,13 @@ impl Inlet {
         }
     }
 
-    /// Whether the peer has yet to say that the cookie was right.
+    /// Whether the peer has not confirmed the cookie yet.
     pub(crate) const fn awaits_ready(&self) -> bool {
         self.awaits_ready
     }
 
-    /// Receives once, and handles what has come; how many octets. None where nothing has.
+    /// Receives once and handles the input. Returns the number of bytes; `None` if nothing has
+    /// arrived.
     pub(crate) fn turn(
         &mut self,
         ledger: &mut Ledger,
@@ -148,7 +148,7 @@ impl Inlet {
         Ok(Some(count))
     }
 
-    /// Of `count` octets, those that belong to the present payload are in place; how many.
+    /// Counts the bytes that belong to the current payload, and returns their number.
     fn note_placed(&mut self, count: usize, ledger: &mut Ledger, news: &mut Vec<News>) -> usize {
         let Some(incoming) = &mut self.payload else {
             return 0;
@@ -162,13 +162,13 @@ impl Inlet {
         placed
     }
 
-    /// Reads what came beside payload: headers, and the beginning of what follows them.
+    /// Handles what arrived beside payload: headers, and the beginning of what follows them.
     fn read_beside(&mut self, ledger: &mut Ledger, news: &mut Vec<News>) -> Result<(), Breach> {
         while !self.have.is_empty() {
             let octets = &self.beside[self.have.clone()];
             if let Some(incoming) = &self.payload {
                 let len = octets.len().min(incoming.span.len());
-                // A part that is outside its region is refused, and nothing else could be.
+                // Only a part outside its region is refused.
                 let written = ledger.part(&incoming.span, |part| {
                     part.region.write(part.at, &octets[..len]).is_ok()
                 })?;

@@ -3,11 +3,11 @@
 
 use haul_xsp::wire::Key;
 
-/// Octets of a header.
+/// Length of a header, bytes.
 pub(crate) const HEADER_LEN: usize = 24;
-/// Octets of payload behind a header, at most, and of every DATA but the last of an answer.
+/// Longest payload behind a header, bytes; the length of every DATA but the last of a response.
 pub(crate) const PIECE_BYTES: u32 = 256 << 10;
-/// Octets that a GET asks for, at most: 64 pieces.
+/// Longest GET, bytes: 64 pieces.
 pub(crate) const GET_BYTES_MAX: u32 = 64 * PIECE_BYTES;
 
 const READY: u8 = 1;
@@ -17,25 +17,25 @@ const PUT: u8 = 4;
 const PLACED: u8 = 5;
 const WRITTEN: u8 = 6;
 
-/// A header, checked.
+/// A validated header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Frame {
-    /// The cookie was right. First of what the acceptor sends on a connection.
+    /// Confirms the cookie. The first frame of the accepting end.
     Ready,
-    /// Asks for octets of the peer's memory. `1 <= len <= GET_BYTES_MAX`
+    /// Requests bytes of the peer's memory. `1 <= len <= GET_BYTES_MAX`
     Get { id: u32, key: Key, len: u32 },
-    /// A piece of what a GET asked for, of this number, on any connection. `1 <= len <=
-    /// PIECE_BYTES` octets follow.
+    /// The piece of this number of a GET, on any connection. `1 <= len <= PIECE_BYTES` bytes
+    /// follow.
     Data { id: u32, piece: u8, len: u32 },
-    /// Octets for the peer's memory. `1 <= len <= PIECE_BYTES` octets follow.
+    /// Bytes for the peer's memory. `1 <= len <= PIECE_BYTES` bytes follow.
     Put { id: u32, key: Key, len: u32 },
-    /// The octets of a PUT are in place.
+    /// Acknowledges a PUT that is in place.
     Placed { id: u32 },
     /// The PUTs of a slab are those up to this number.
     Written { id: u32, slab: u64 },
 }
 
-/// Why a header is none.
+/// States why a header is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum FrameError {
     #[error("a frame of unknown type {0}")]
@@ -129,7 +129,7 @@ impl Frame {
     }
 }
 
-/// The piece of an answer that begins at this octet.
+/// Returns the piece of a response that begins at this offset.
 fn piece(offset: u64) -> Result<u8, FrameError> {
     let begins = offset.is_multiple_of(PIECE_BYTES.into()) && offset < GET_BYTES_MAX.into();
     let number = u8::try_from(offset / u64::from(PIECE_BYTES)).ok();

@@ -1,4 +1,4 @@
-//! An end of a data channel that is a byte stream reads_until anything, for the target in `fuzz/`.
+//! A data channel that is a byte stream receives anything, for the target in `fuzz/`.
 
 use std::io;
 
@@ -13,9 +13,8 @@ use super::ledger::{Ledger, Part};
 
 const BYTES: u64 = 4096;
 
-/// What an end with some memory open and a GET under way makes of `octets`, which come `piece` at a
-/// time: its memory, what is over, and why the channel is, if it is. The keys that it has given out
-/// are the same each time.
+/// Feeds `octets`, `piece` bytes at a time, to an end with open memory and a GET in flight. Returns
+/// its memory, the number of events, and why the channel ended. Its keys are the same each time.
 pub(crate) fn receive(octets: &[u8], piece: usize) -> (Vec<u8>, usize, Option<String>) {
     if let Some(header) = octets.first_chunk::<HEADER_LEN>()
         && let Ok(frame) = Frame::parse(header)

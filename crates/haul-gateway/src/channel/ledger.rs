@@ -1,5 +1,5 @@
-//! What the two ends of data channels over byte streams have asked of each other, and which memory
-//! that is about. No socket is known here.
+//! The requests between the two ends of data channels over byte streams, and the memory that they
+//! use. This module knows no socket.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 
@@ -11,12 +11,12 @@ use haul_xsp::wire::Key;
 use super::fabric::{Lost, News, READS_MAX};
 use super::frame::{Frame, FrameError, PIECE_BYTES};
 
-/// GETs that an end may have outstanding.
+/// GETs in flight of an end.
 const GETS_MAX: usize = READS_MAX as usize;
-/// PUTs that are sent and not confirmed, at most.
+/// PUTs sent and not acknowledged, at most.
 const PUTS_MAX: usize = 256;
 
-/// What a peer did wrong. The channel ends.
+/// A protocol violation of the peer, which ends the channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Breach {
     #[error(transparent)]
@@ -31,7 +31,7 @@ pub(crate) enum Breach {
     Unasked,
 }
 
-/// Octets that are sent from, or received into, where they belong.
+/// Bytes to send from, or to receive into, in place.
 #[derive(Debug, Clone)]
 pub(crate) struct Span {
     memory: Memory,
@@ -40,9 +40,9 @@ pub(crate) struct Span {
 
 #[derive(Debug, Clone)]
 enum Memory {
-    /// This end's own.
+    /// This end's own memory.
     Own(Region, usize),
-    /// What was opened to the peer in this way. The right is asked for whenever octets move.
+    /// Memory opened to the peer with this access, which is checked whenever bytes move.
     Opened(Key, AccessFlags),
 }
 
@@ -61,12 +61,12 @@ impl Span {
         }
     }
 
-    /// Octets.
+    /// The number of bytes.
     pub(crate) const fn len(&self) -> usize {
         self.left
     }
 
-    /// The first of them have been moved.
+    /// Counts the first bytes as moved.
     pub(crate) fn advance(&mut self, octets: usize) {
         let octets = octets.min(self.left);
         self.left -= octets;
@@ -77,7 +77,7 @@ impl Span {
     }
 }
 
-/// A range of a region, inside of it or refused when it is used.
+/// A range of a region; refused when it is used outside of it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Part<'a> {
     pub(crate) region: &'a Region,
@@ -85,7 +85,7 @@ pub(crate) struct Part<'a> {
     pub(crate) len: usize,
 }
 
-/// Payload that is coming.
+/// Payload that is arriving.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     pub(crate) span: Span,
@@ -98,24 +98,23 @@ enum Of {
     Put { id: u32 },
 }
 
-/// What is to be written.
+/// A write that waits.
 #[derive(Debug)]
 enum ToPut {
     Put(PutId, Key, Span),
-    /// All of a slab's come before this.
+    /// A mark: all PUTs of the slab come before it.
     Mark(SlabSeq),
 }
 
-/// PUTs of the peer's, numbered from 1 on in the order in which they were begun, on any connection.
+/// The peer's PUTs, numbered from 1 in the order in which they were begun, on any connection.
 #[derive(Debug, Default)]
 struct Puts {
     /// All up to this number are in place.
     whole: u32,
-    /// Beyond that, by how far: those that have begun, and those that are in place. At most
-    /// `PUTS_MAX`.
+    /// The PUTs beyond that have begun, and those that are in place. At most `PUTS_MAX`.
     begun: BTreeSet<u32>,
     placed: BTreeSet<u32>,
-    /// Slabs whose PUTs are those up to a number that is not reached: at most `PUTS_MAX`.
+    /// Slabs whose PUTs end at a number not reached yet: at most `PUTS_MAX`.
     marks: Vec<(u32, SlabSeq)>,
 }
 
@@ -151,7 +150,7 @@ impl Puts {
 
     fn tell(&mut self, news: &mut Vec<News>) {
         let whole = self.whole;
-        // What is behind is not at most `PUTS_MAX` ahead.
+        // A number already passed is not at most `PUTS_MAX` ahead.
         let is_reached = |(id, _): &mut (u32, SlabSeq)| {
             let ahead = id.wrapping_sub(whole) as usize;
             ahead == 0 || ahead > PUTS_MAX
@@ -161,34 +160,34 @@ impl Puts {
     }
 }
 
-/// A GET of this end's.
+/// A GET of this end.
 #[derive(Debug)]
 struct Want {
     get: Get,
-    /// A bit for each piece whose octets come or have come.
+    /// One bit for each piece that is arriving or has arrived.
     pieces: u64,
-    /// Octets that are not in place.
+    /// Bytes that are not in place.
     left: u32,
 }
 
-/// A GET of the peer's.
+/// A GET of the peer.
 #[derive(Debug)]
 struct Owed {
     id: u32,
     key: Key,
     len: u32,
-    /// Pieces that are on their way.
+    /// Pieces in flight.
     pieces: u8,
 }
 
-/// See the module.
+/// The requests of both ends. See the module.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     registry: Registry,
     arena: Region,
     next_get: u32,
     next_put: u32,
-    /// The first PUT that is not confirmed; none is begun that is `PUTS_MAX` behind it.
+    /// The first unacknowledged PUT; at most `PUTS_MAX` follow it.
     first_put: u32,
     /// At most `GETS_MAX`.
     wants: HashMap<u32, Want>,
@@ -198,14 +197,15 @@ pub(crate) struct Ledger {
     to_get: VecDeque<Get>,
     to_put: VecDeque<ToPut>,
     theirs: Puts,
-    /// PUTs of the peer's that are in place: at most `PUTS_MAX`.
+    /// The peer's PUTs in place, to be acknowledged: at most `PUTS_MAX`.
     to_confirm: VecDeque<u32>,
     /// At most `GETS_MAX`.
     owed: VecDeque<Owed>,
 }
 
 impl Ledger {
-    /// What is read goes to `arena`. `seed` is random: keys are hard to guess because of it.
+    /// Creates an empty ledger. Reads go to `arena`. `seed` is random, so that keys are hard to
+    /// guess.
     pub(crate) fn new(arena: &Region, seed: [u64; 2]) -> Self {
         Self {
             registry: Registry::new(seed),
@@ -255,19 +255,19 @@ impl Ledger {
         self.to_put.push_back(ToPut::Put(put.id, put.key, span));
     }
 
-    /// All that was to be written so far was a slab's, or comes before it.
+    /// Marks a slab behind all writes so far.
     pub(crate) fn mark(&mut self, seq: SlabSeq) {
         self.to_put.push_back(ToPut::Mark(seq));
     }
 
-    /// Reads and writes under way.
+    /// Reads and writes in flight.
     pub(crate) fn posts(&self) -> usize {
         self.wants.len() + self.to_get.len() + self.puts.len() + self.to_put.len()
     }
 
-    // What is to be sent.
+    // Output.
 
-    /// A frame without payload.
+    /// Returns the next frame without payload.
     pub(crate) fn poll_short(&mut self) -> Option<Frame> {
         if let Some(id) = self.to_confirm.pop_front() {
             return Some(Frame::Placed { id });
@@ -292,7 +292,7 @@ impl Ledger {
         Some(Frame::Get { id, key, len })
     }
 
-    /// A frame with payload.
+    /// Returns the next frame with payload.
     pub(crate) fn poll_long(&mut self) -> Option<(Frame, Span)> {
         if let Some(owed) = self.owed.front_mut() {
             let offset = u32::from(owed.pieces) * PIECE_BYTES;
@@ -314,7 +314,7 @@ impl Ledger {
             return None;
         }
         if let Some(ToPut::Mark(_)) = self.to_put.front() {
-            // For `poll_short`.
+            // `poll_short` returns it.
             return None;
         }
         let Some(ToPut::Put(put, key, span)) = self.to_put.pop_front() else {
@@ -326,9 +326,9 @@ impl Ledger {
         Some((Frame::Put { id, key, len }, span))
     }
 
-    // What arrives.
+    // Input.
 
-    /// A frame has arrived; the payload that follows it, and what is over by it.
+    /// Handles a frame. Returns the payload that follows it, and adds events to `news`.
     pub(crate) fn handle(
         &mut self,
         frame: Frame,
@@ -394,7 +394,7 @@ impl Ledger {
         })
     }
 
-    /// All octets of a payload are in place.
+    /// Handles the end of a payload.
     pub(crate) fn handle_placed(&mut self, incoming: &Incoming, news: &mut Vec<News>) {
         match incoming.of {
             Of::Put { id } => {
@@ -414,8 +414,8 @@ impl Ledger {
         }
     }
 
-    /// Has `what` use the memory of a span. A right that the peer does not have, or has no more, is
-    /// a breach.
+    /// Calls `what` with the memory of a span. It is a breach if the peer has no such access, or no
+    /// longer.
     pub(crate) fn part<R>(
         &self,
         span: &Span,
@@ -439,7 +439,7 @@ impl Ledger {
         }
     }
 
-    /// Nothing is sent and nothing is placed any more: everything under way has failed.
+    /// Ends everything: nothing is sent or placed, and everything in flight fails.
     pub(crate) fn end(self, news: &mut Vec<News>) {
         let gets = self.wants.into_values().map(|want| want.get);
         news.extend(gets.chain(self.to_get).map(|get| News::Got(get.id, false)));
@@ -452,7 +452,7 @@ impl Ledger {
     }
 }
 
-/// More than can be is outside of any region.
+/// An impossible index is outside any region.
 fn index(octets: u64) -> usize {
     usize::try_from(octets).unwrap_or(usize::MAX)
 }

@@ -12,13 +12,13 @@ use crate::config::ChannelKind;
 pub(crate) struct Network {
     pub(crate) kind: ChannelKind,
     pub(crate) means: Means,
-    /// Where it listens; without, data channels of this kind go outwards only.
+    /// Where it listens; `None`: it is only dialled.
     pub(crate) listen: Option<SocketAddr>,
-    /// What peers are told, where it is not the address that they have reached.
+    /// The address told to peers, if it is not the one that they have reached.
     pub(crate) public: Option<SocketAddr>,
 }
 
-/// What data channels are made with.
+/// What data channels of a kind are made with.
 #[derive(Debug)]
 pub(crate) enum Means {
     /// TCP connections.
@@ -30,9 +30,9 @@ pub(crate) enum Means {
     /// Connections of an RDMA device.
     Connected {
         context: Context,
-        /// Listens as long as it is there.
+        /// Listens while it exists.
         _listener: Option<Listener>,
-        /// Of the listener and of the queue pairs that came of it.
+        /// Events of the listener and of its queue pairs.
         events: EventChannel,
     },
 }

@@ -1,4 +1,4 @@
-//! Makes the data channels of a kind.
+//! Creates the data channels of a kind.
 
 use haul_io::stream::Stream;
 use haul_slab::Region;
@@ -12,7 +12,7 @@ use super::pipe::udt_options;
 use super::streams::Streams;
 use crate::config::ChannelKind;
 
-/// Octets of memory that a channel of this kind takes beside the session's ring and arena.
+/// Returns the bytes that a channel of this kind takes beside the session's ring and arena.
 pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {
     match kind {
         ChannelKind::Udt => plain::memory_bytes(&udt_options()),
@@ -20,7 +20,7 @@ pub(crate) fn lane_bytes(kind: ChannelKind) -> u64 {
     }
 }
 
-/// Data channels of the kind that `network` has; none is made yet. What is read goes to `arena`.
+/// Creates the fabric of a network's kind, without channels. Reads go to `arena`.
 pub(crate) fn create_fabric(
     network: &Network,
     arena: &Region,

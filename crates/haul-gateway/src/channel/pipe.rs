@@ -1,4 +1,4 @@
-//! Byte streams that data channels are made of.
+//! Byte streams that data channels use.
 
 use std::fmt::Debug;
 use std::io;
@@ -15,62 +15,62 @@ use haul_xsp::Time;
 use super::fabric::DataConnection;
 use super::ledger::Part;
 
-/// A byte stream between two ends that never waits.
+/// A byte stream that never blocks.
 pub(crate) trait Pipe: Debug + Send + Sized {
-    /// Begins to connect.
+    /// Starts to connect.
     fn start(peer: SocketAddr) -> io::Result<Self>;
 
-    /// What a peer has connected; none if that is of another kind.
+    /// Takes a peer's connection; `None` if it is of another kind.
     fn admit(connection: DataConnection) -> Option<Self>;
 
-    /// Sends no faster from now on.
+    /// Limits the sending rate.
     fn limit(&mut self, limit: RateLimit) -> io::Result<()>;
 
-    /// Whether it is connected, once it is writable; the error if it will not be.
+    /// Returns whether it is connected, once it is writable; or why it could not connect.
     fn is_connected(&mut self) -> io::Result<bool>;
 
-    /// Sends `head` and then `payload`, as far as there is room; how many octets. `WouldBlock`
-    /// where there is none.
+    /// Sends `head` and then `payload`, and returns the number of bytes. `WouldBlock` if there is
+    /// no room.
     fn send(&mut self, head: &[u8], payload: Option<Part<'_>>) -> io::Result<usize>;
 
-    /// Receives into `payload` and then into `rest`; how many octets, zero being the end.
-    /// `WouldBlock` where nothing has come.
+    /// Receives into `payload` and then into `rest`, and returns the number of bytes; zero is the
+    /// end. `WouldBlock` if nothing has arrived.
     fn receive(&mut self, payload: Option<Part<'_>>, rest: &mut [u8]) -> io::Result<usize>;
 
-    /// Readable, or writable, while there is something to be done.
+    /// Readable or writable while there is work.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Lets the transport work, where that is not the kernel's.
+    /// Runs the transport, if it is not the kernel's.
     fn turn(&mut self) -> io::Result<Turned> {
         Ok(Turned::default())
     }
 
-    /// When it is to have its turn though nothing has happened.
+    /// Returns when the transport must run even if nothing has happened.
     fn poll_timeout(&self) -> Option<Time> {
         None
     }
 
-    /// Segments that were sent more than once, as far as is known.
+    /// Packets retransmitted, as far as is known.
     fn resent(&self) -> u64;
 }
 
-/// What a transport in this process has come to.
+/// The state of a transport in this process.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Turned {
-    /// Something has come.
+    /// Bytes have arrived.
     pub(crate) is_readable: bool,
     /// There is room to send.
     pub(crate) is_writable: bool,
 }
 
-/// Octets that the kernel takes and has not sent: with more, a stream that is slow, or repairs a
-/// loss, would hold what others could send. These keep a path of 10 Gb/s busy for 0.4 ms, until
-/// this thread has its turn again.
+/// Bytes that the kernel accepts and has not sent. More would sit in a slow stream, or in one that
+/// repairs a loss, while others could send them. These keep a path of 10 Gb/s busy for 0.4 ms,
+/// until this thread runs again.
 pub(crate) const UNSENT_BYTES: u32 = 512 << 10;
-/// After so long without an answer the kernel gives a peer up.
+/// The kernel gives a peer up after this time without an answer.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// What a TCP connection of a data channel is to be like.
+/// Configures the TCP connection of a data channel.
 pub(crate) fn prepare(stream: &Stream) -> io::Result<()> {
     stream.limit_unsent(UNSENT_BYTES)?;
     stream.detect_dead_peer(DEAD_AFTER)
@@ -133,10 +133,10 @@ impl Pipe for Stream {
     }
 }
 
-/// Octets of a UDT connection that may be on their way or wait to be taken.
+/// Bytes of a UDT connection in flight or waiting to be read.
 const UDT_WINDOW_BYTES: u64 = 16 << 20;
 
-/// How UDT connections of data channels are opened.
+/// Returns the options of UDT data channels.
 pub(crate) fn udt_options() -> Options {
     let mut options = Options::default();
     options.config.receive_window_bytes = UDT_WINDOW_BYTES;
@@ -232,8 +232,7 @@ impl Pipe for plain::Stream {
     }
 }
 
-/// Hands up to `most` octets that have arrived to `place`, with how many there were before; how
-/// many.
+/// Passes up to `most` received bytes to `place`, with the number before them. Returns how many.
 fn take(
     stream: &mut plain::Stream,
     most: usize,

@@ -1,10 +1,10 @@
-//! Kinds of data channels as the wire numbers them.
+//! Kinds of data channels on the wire.
 
 use haul_xsp::wire::Proto;
 
 use crate::config::ChannelKind;
 
-/// The number that a kind of channel has on the wire.
+/// Returns the number of a kind.
 pub(crate) const fn proto(kind: ChannelKind) -> Proto {
     match kind {
         ChannelKind::Tcp => Proto::Tcp,
@@ -16,7 +16,7 @@ pub(crate) const fn proto(kind: ChannelKind) -> Proto {
     }
 }
 
-/// The kind of channel that a number on the wire means; none for those that there are not.
+/// Returns the kind of a number; `None` for those not supported.
 pub(crate) const fn kind(proto: Proto) -> Option<ChannelKind> {
     match proto {
         Proto::Tcp => Some(ChannelKind::Tcp),

@@ -1,5 +1,5 @@
-//! Data channels that are byte streams: who wants to read asks, and is answered on whichever stream
-//! has room.
+//! Data channels that are byte streams. The reading end requests, and the response comes on any
+//! stream with room.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -17,7 +17,7 @@ use super::ledger::Ledger;
 use super::pipe::Pipe;
 use crate::config::ChannelKind;
 
-/// Octets that a stream may bring, and that all may send, before others have their turn.
+/// Bytes that one stream may bring, and all may send, before others are served.
 const TURN_BYTES: usize = 2 << 20;
 
 /// A data channel: a byte stream.
@@ -26,18 +26,18 @@ struct Lane<P> {
     chan: ChanId,
     number: u64,
     pipe: P,
-    /// This end connects, until then.
+    /// The deadline while this end connects.
     connecting: Option<Time>,
     out: Outlet,
     into: Inlet,
-    /// There was no room for what was to be sent.
+    /// The stream was full.
     is_blocked: bool,
-    /// Something has come, perhaps.
+    /// Bytes may have arrived.
     is_ready: bool,
-    /// The transport has not had its turn since.
+    /// The transport has not run since the last send.
     has_sent: bool,
     interest: Interest,
-    /// Why it will not be connected.
+    /// Why it could not connect.
     failure: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl<P: Pipe> Lane<P> {
         self.connecting.is_none()
     }
 
-    /// What it is to be waited for.
+    /// What the poller is to wait for.
     fn wants(&self) -> Interest {
         Interest {
             readable: true,
@@ -61,19 +61,19 @@ pub(super) struct Streams<P> {
     kind: ChannelKind,
     // Before what they place into.
     lanes: Vec<Lane<P>>,
-    /// For more channels there is no memory.
+    /// There is no memory for more channels.
     wanted: Wanted,
     ledger: Ledger,
     poller: Poller,
     events: Events,
     next: u64,
-    /// Which sends first.
+    /// The stream that sends first.
     turn: usize,
     has_broken: bool,
 }
 
 impl<P: Pipe> Streams<P> {
-    /// No stream yet, and never more than are `wanted`. What is read goes to `arena`.
+    /// Creates the fabric without streams; at most as many as `wanted` follow. Reads go to `arena`.
     pub(super) fn new(kind: ChannelKind, arena: &Region, wanted: Wanted) -> std::io::Result<Self> {
         let seed = haul_io::random::bytes::<16>()?;
         let (words, _) = seed.as_chunks::<8>();
@@ -104,7 +104,7 @@ impl<P: Pipe> Streams<P> {
         Ok(())
     }
 
-    /// Which streams something has come on, or have room again.
+    /// Finds the streams that are readable or writable.
     fn look(&mut self) -> Result<(), Lost> {
         self.poller.wait(&mut self.events, Some(0), Clock::new())?;
         for event in self.events.iter() {
@@ -120,7 +120,7 @@ impl<P: Pipe> Streams<P> {
         Ok(())
     }
 
-    /// Lets transports work that do so in this process.
+    /// Runs transports of this process.
     fn turn_pipes(&mut self, now: Time) -> Result<(), Lost> {
         for lane in &mut self.lanes {
             let is_due = lane.pipe.poll_timeout().is_some_and(|due| due <= now);
@@ -131,7 +131,7 @@ impl<P: Pipe> Streams<P> {
         Ok(())
     }
 
-    /// Connections of this end's that are there, or will not be.
+    /// Completes or gives up connection attempts.
     fn connect_on(&mut self, now: Time, news: &mut Vec<News>) {
         let mut at = 0;
         while let Some(lane) = self.lanes.get_mut(at) {
@@ -153,7 +153,7 @@ impl<P: Pipe> Streams<P> {
 
     fn fail(&mut self, at: usize, why: String, news: &mut Vec<News>) {
         let lane = self.lanes.remove(at);
-        // It is closed anyway.
+        // It is closed by its drop.
         let _ = self.poller.remove(lane.pipe.fd());
         news.push(News::Failed(lane.chan, why));
     }
@@ -176,7 +176,7 @@ impl<P: Pipe> Streams<P> {
         Ok(())
     }
 
-    /// A frame on each stream that has room, as long as there are any.
+    /// Sends one frame on each stream with room, while there are any.
     fn send(&mut self) -> Result<(), Lost> {
         let count = self.lanes.len();
         let mut left = TURN_BYTES;
@@ -197,7 +197,7 @@ impl<P: Pipe> Streams<P> {
             if std::mem::take(&mut lane.has_sent) {
                 lane.turn_pipe()?;
             }
-            // More to send than may be in one turn: the socket has room, and will say so.
+            // More to send than fits into one turn: the socket has room and reports it.
             let wants = Interest {
                 writable: lane.is_blocked || left == 0,
                 ..lane.wants()
@@ -212,7 +212,7 @@ impl<P: Pipe> Streams<P> {
 }
 
 impl<P: Pipe> Lane<P> {
-    /// Lets the transport work, if it does so in this process.
+    /// Runs the transport, if it is of this process.
     fn turn_pipe(&mut self) -> Result<(), Lost> {
         match self.pipe.turn() {
             Ok(turned) => {
@@ -228,7 +228,7 @@ impl<P: Pipe> Lane<P> {
         }
     }
 
-    /// Takes what has come, as much as one turn is long.
+    /// Receives as much as one turn allows.
     fn receive(&mut self, ledger: &mut Ledger, news: &mut Vec<News>) -> Result<(), Lost> {
         let mut left = TURN_BYTES;
         while self.is_ready && left > 0 {
@@ -245,10 +245,10 @@ impl<P: Pipe> Lane<P> {
         Ok(())
     }
 
-    /// Sends until a frame has left or there is no room; how many octets.
+    /// Sends until a frame has left or the stream is full. Returns the number of bytes.
     fn send(&mut self, ledger: &mut Ledger) -> Result<usize, Lost> {
         let mut sent = 0;
-        // Before the peer has said that the cookie is right nothing follows it.
+        // Nothing follows the cookie before the peer has confirmed it.
         while !self.is_blocked && (self.is_up() || self.out.is_amid()) {
             let pipe = &mut self.pipe;
             match self.out.turn(ledger, |head, part| pipe.send(head, part)) {
@@ -441,7 +441,7 @@ mod tests {
         Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap()
     }
 
-    /// Polls until there are news or nothing happens any more within a second.
+    /// Polls until there is news, or nothing happens for a second.
     fn news(fabric: &mut Streams<Stream>, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         loop {
@@ -508,7 +508,7 @@ mod tests {
         }
         assert!(before.is_empty());
         assert_failed(&news(&mut fabric, until), "nobody");
-        // It had been shown the cookie, and nothing else.
+        // It had received the cookie, and nothing else.
         let mut said = [0; 32];
         assert_eq!(far.read(&mut said).unwrap(), 16);
         assert_eq!(said[..16], [3; 16]);

@@ -31,7 +31,7 @@ fn content(region: &Region) -> Vec<u8> {
     octets
 }
 
-/// Octets on their way from one end to the other, of which only so many move at a time.
+/// Bytes in flight from one end to the other; only `moves` of them move at a time.
 #[derive(Default)]
 struct Way {
     octets: VecDeque<u8>,
@@ -112,7 +112,7 @@ impl End {
         progress
     }
 
-    fn hear(&mut self, octets: &[u8]) -> Result<(), Lost> {
+    fn receive_all(&mut self, octets: &[u8]) -> Result<(), Lost> {
         let mut way = Way {
             octets: octets.iter().copied().collect(),
             moves: octets.len(),
@@ -319,14 +319,14 @@ fn more_than_may_be_outstanding_waits() {
     assert_eq!(near.news.len(), 1_000);
 }
 
-/// An end with memory that its peer may read and memory that it may write, which reads_until `octets`.
+/// An end with memory that its peer may read and memory that it may write, which receives `octets`.
 fn reads_until(octets: impl FnOnce(Key, Key) -> Vec<u8>) -> Result<(), Lost> {
     let region = Region::map(MIB).unwrap();
     let mut end = End::new(&Region::map(MIB).unwrap(), 1, false);
     let (_read, readable) = whole(&end.ledger, &region, AccessFlags::REMOTE_READ);
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let (_write, writable) = whole(&end.ledger, &region, access);
-    end.hear(&octets(readable, writable))
+    end.receive_all(&octets(readable, writable))
 }
 
 fn is_breach(result: Result<(), Lost>) -> bool {
@@ -370,7 +370,8 @@ fn memory_that_is_taken_away_is_not_sent_and_not_written() {
     let mut end = End::new(&region, 1, false);
     let len = 1_000;
     let (open, key) = whole(&end.ledger, &region, AccessFlags::REMOTE_READ);
-    end.hear(&Frame::Get { id: 1, key, len }.emit()).unwrap();
+    end.receive_all(&Frame::Get { id: 1, key, len }.emit())
+        .unwrap();
     drop(open);
     let (out, _) = &mut end.lanes[0];
     let mut way = Way {
@@ -386,9 +387,10 @@ fn memory_that_is_taken_away_is_not_sent_and_not_written() {
     let access = AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE;
     let (open, key) = whole(&end.ledger, &region, access);
     let put = Frame::Put { id: 1, key, len };
-    end.hear(&[&put.emit()[..], &[5; 600]].concat()).unwrap();
+    end.receive_all(&[&put.emit()[..], &[5; 600]].concat())
+        .unwrap();
     drop(open);
-    assert!(is_breach(end.hear(&[5; 400])));
+    assert!(is_breach(end.receive_all(&[5; 400])));
     assert_eq!(content(&region)[599..601], [5, 0]);
 }
 
@@ -406,12 +408,12 @@ fn answers_to_what_was_not_asked_end_the_channel() {
         let Some(Frame::Get { id, .. }) = asked else {
             panic!("{asked:?}");
         };
-        end.hear(&Frame::Ready.emit()).unwrap();
+        end.receive_all(&Frame::Ready.emit()).unwrap();
         (end, id)
     };
     let (mut end, id) = asking();
-    end.hear(&data(id, 1, 5)).unwrap();
-    end.hear(&data(id, 0, PIECE_BYTES)).unwrap();
+    end.receive_all(&data(id, 1, 5)).unwrap();
+    end.receive_all(&data(id, 0, PIECE_BYTES)).unwrap();
     assert!(matches!(end.news[..], [News::Got(_, true)]));
     let wrong = [
         vec![data(7, 0, PIECE_BYTES)],
@@ -426,7 +428,7 @@ fn answers_to_what_was_not_asked_end_the_channel() {
     ];
     for (number, octets) in wrong.iter().enumerate() {
         let (mut end, _) = asking();
-        assert!(is_breach(end.hear(&octets.concat())), "{number}");
+        assert!(is_breach(end.receive_all(&octets.concat())), "{number}");
     }
 }
 
@@ -454,10 +456,10 @@ fn a_peer_that_asks_for_more_than_it_may_ends_the_channel() {
 fn ready_comes_first_and_once() {
     assert!(is_breach(reads_until(|_, _| Frame::Ready.emit().to_vec())));
     let mut end = End::new(&Region::map(4096).unwrap(), 1, true);
-    assert!(is_breach(end.hear(&Frame::Placed { id: 1 }.emit())));
+    assert!(is_breach(end.receive_all(&Frame::Placed { id: 1 }.emit())));
     let mut end = End::new(&Region::map(4096).unwrap(), 1, true);
-    end.hear(&Frame::Ready.emit()).unwrap();
-    assert!(is_breach(end.hear(&Frame::Ready.emit())));
+    end.receive_all(&Frame::Ready.emit()).unwrap();
+    assert!(is_breach(end.receive_all(&Frame::Ready.emit())));
 }
 
 #[test]

@@ -1,6 +1,5 @@
-//! RDMA Reads and Writes on queue pairs of one protection domain, and the marks behind writes:
-//! Sends, which are not delivered before what was written earlier on the same queue pair is in
-//! place.
+//! RDMA Reads and Writes on queue pairs of one protection domain, and marks behind writes. A mark
+//! is a Send, which is not delivered before earlier writes of its queue pair are in place.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::BorrowedFd;
@@ -16,14 +15,14 @@ use haul_xsp::{ChanId, SlabSeq};
 
 use super::fabric::{Guard, Lost, News, READS_MAX, Wanted};
 
-/// Completions that are taken at a time.
+/// Completions taken at a time.
 const BATCH: usize = 64;
-/// Octets of a mark: the slab, and on how many queue pairs it is told.
+/// Length of a mark, bytes: the slab, and the number of queue pairs that carry the mark.
 pub(super) const MARK_BYTES: u32 = 16;
-/// Marks that a peer may have under way on a queue pair: of as many slabs as it may have (64), and
-/// as many that are written again.
+/// Marks of a peer in flight on a queue pair: its slabs in flight (64), and as many that are
+/// rewritten.
 const MARKS: u32 = 128;
-/// Numbers of receives for marks have this bit and the place.
+/// Marks the receives for marks.
 const MARK: u64 = 1 << 61;
 
 /// A data channel: a queue pair.
@@ -32,11 +31,11 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
-    /// Whom it talks to, where there is no connection that says so.
+    /// Its peer, if no connection determines it.
     pub(super) peer: Option<Peer>,
-    /// How the first of its requests failed that did.
+    /// The status of the first failed request.
     pub(super) failure: Option<WcStatus>,
-    /// Octets of the reads and writes on it.
+    /// Bytes of reads and writes in flight.
     outstanding: u64,
 }
 
@@ -77,7 +76,7 @@ impl Job {
         }
     }
 
-    /// Of a read or a write.
+    /// Builds the request of a read or a write.
     fn request(&self, wr_id: u64, arena: &Mr) -> Option<SendWr<'static>> {
         let remote = |key: Key| Remote {
             addr: key.to,
@@ -95,29 +94,28 @@ impl Job {
     }
 }
 
-/// What memory the peer is given.
+/// Which memory is registered for the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Opens {
-    /// Each record, or grant, for as long as it is announced: where registering is a matter of this
-    /// process.
+    /// Each record or grant while it is announced: for devices that register within this process.
     Parts,
-    /// The regions that they are in, for as long as the fabric is there: where registering asks the
-    /// kernel, and pins memory.
+    /// Whole regions while the fabric exists: for devices whose registration asks the kernel, and
+    /// pins memory.
     Wholes,
 }
 
 /// Marks behind writes.
 #[derive(Debug)]
 struct Marks {
-    /// Places: those that are sent, then those that arrive.
+    /// Places: for marks to send, then for arriving ones.
     memory: Mr,
-    /// Counts marks of this end's: their places are used in turn, and the peer has the last but
-    /// `MARKS` before it lets more be.
+    /// Counts marks sent. Their places are used in turn: the peer has received all but the last
+    /// `MARKS`.
     sent: u32,
-    /// Places for arriving ones that are with a queue pair.
+    /// Places for arriving marks that are posted.
     receives: u32,
     receives_max: u32,
-    /// On how many queue pairs a slab's mark has arrived: at most `receives_max`.
+    /// For each slab, the queue pairs on which its mark has arrived: at most `receives_max`.
     arrived: BTreeMap<SlabSeq, u64>,
 }
 
@@ -147,7 +145,7 @@ impl Marks {
         place as usize * MARK_BYTES as usize
     }
 
-    /// A queue pair may be sent marks.
+    /// Posts receives for marks on a queue pair.
     fn expect(&mut self, qp: &Qp) -> Result<(), Error> {
         if self.receives + MARKS > self.receives_max {
             return Err(Error::Invalid("more channels than were asked for"));
@@ -165,7 +163,7 @@ impl Marks {
         posted.map_err(|refused| refused.error)
     }
 
-    /// Writes the mark of a slab that is told on so many queue pairs; where it lies.
+    /// Writes the mark of a slab for this number of queue pairs, and returns its place.
     fn write(&mut self, seq: SlabSeq, lanes: usize) -> Result<Sge, Lost> {
         let place = self.sent % MARKS;
         self.sent = self.sent.wrapping_add(1);
@@ -176,7 +174,7 @@ impl Marks {
         Ok(self.place(place))
     }
 
-    /// A mark has arrived: the slab, once it has on each queue pair.
+    /// Counts an arriving mark. Returns the slab once its mark has arrived on each queue pair.
     fn on_arrived(&mut self, octets: [u8; MARK_BYTES as usize]) -> Result<Option<SlabSeq>, Lost> {
         let [seq, lanes] = octets.as_chunks::<8>().0 else {
             return Ok(None);
@@ -205,26 +203,24 @@ pub(super) struct Work {
     pub(super) pd: Pd,
     pub(super) cq: Cq,
     completions: CompletionChannel,
-    /// What is read goes here.
+    /// Where reads go.
     arena: Mr,
-    /// Regions that are registered as they are, and what for.
+    /// Regions registered as a whole, with their access.
     wholes: Vec<(Mr, AccessFlags)>,
     opens: Opens,
     jobs: HashMap<u64, (Job, u32)>,
-    /// Until there is room on a queue pair.
+    /// Jobs that wait for room on a queue pair.
     waiting: VecDeque<Job>,
-    /// Where octets are written (push).
+    /// If data is moved by writes (push).
     marks: Option<Marks>,
-    /// Of the mark that waits first: where it lies, and the queue pairs that have yet to be given
-    /// it.
+    /// The mark that waits first: its place, and the queue pairs that still need it.
     begun: Option<(Sge, VecDeque<u32>)>,
     next: u64,
     batch: Box<[WorkCompletion; BATCH]>,
 }
 
 impl Work {
-    /// Room for the reads and writes of as many queue pairs as are `wanted`. What is read goes to
-    /// `arena`.
+    /// Makes room for the reads and writes of all queue pairs wanted. Reads go to `arena`.
     pub(super) fn new(
         context: &Context,
         arena: &Region,
@@ -241,8 +237,8 @@ impl Work {
         cq.arm(Notify::Any)?;
         let mut sink = AccessFlags::LOCAL_WRITE;
         if opens == Opens::Wholes && context.attributes()?.transport == Transport::Iwarp {
-            // What a Read brings is tagged data from the peer like a Write's, and iWARP devices ask
-            // for the right to that.
+            // The response to a Read is tagged data like a Write's, and iWARP devices require
+            // remote write access for it.
             sink |= AccessFlags::REMOTE_WRITE;
         }
         Ok(Self {
@@ -261,7 +257,7 @@ impl Work {
         })
     }
 
-    /// Readable while reads and writes are over.
+    /// Readable when reads or writes have completed.
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
         self.completions.fd()
     }
@@ -300,7 +296,7 @@ impl Work {
         Ok((Guard::Registered { _mr: mr }, key))
     }
 
-    /// A region registered as it is, with these rights at least.
+    /// Registers a whole region with at least this access.
     fn whole(&mut self, region: &Region, access: AccessFlags) -> Result<&Mr, Error> {
         let fits = |(mr, rights): &(Mr, AccessFlags)| {
             mr.region().as_ptr() == region.as_ptr() && rights.contains(access)
@@ -333,7 +329,7 @@ impl Work {
         Ok(())
     }
 
-    /// Receives that a queue pair needs for marks.
+    /// Receives for marks of a queue pair.
     pub(super) const fn marks_max(&self) -> u32 {
         match self.marks {
             Some(_) => MARKS,
@@ -341,7 +337,7 @@ impl Work {
         }
     }
 
-    /// A queue pair is about to be used, and may be sent marks.
+    /// Posts receives for marks on a new queue pair.
     pub(super) fn expect_marks(&mut self, qp: &Qp) -> Result<(), Error> {
         match &mut self.marks {
             Some(marks) => marks.expect(qp),
@@ -349,14 +345,12 @@ impl Work {
         }
     }
 
-    /// Tells the peer, on every queue pair, when what was given to [`Self::put`] so far is in
-    /// place.
+    /// Marks a slab on every queue pair, behind all writes so far.
     pub(super) fn mark(&mut self, seq: SlabSeq) {
         self.waiting.push_back(Job::Mark(seq));
     }
 
-    /// A completion that is neither of a read nor of a write, but perhaps of a receive of
-    /// [`Self::expect_marks`].
+    /// Handles a completion that may be of a receive of [`Self::expect_marks`].
     pub(super) fn on_mark(
         &mut self,
         done: &WorkCompletion,
@@ -374,12 +368,12 @@ impl Work {
             read.map_err(|error| Lost(error.to_string()))?;
             news.extend(marks.on_arrived(octets)?.map(News::Written));
         }
-        // It may be over, which its completions tell.
+        // The connection may have ended, which its completions report.
         let _ = marks.receive(qp, place);
         Ok(())
     }
 
-    /// A mark has arrived in memory of the caller's.
+    /// Handles a mark that has arrived in the caller's memory.
     pub(super) fn marked(
         &mut self,
         octets: [u8; MARK_BYTES as usize],
@@ -391,8 +385,8 @@ impl Work {
         Ok(())
     }
 
-    /// Posts what waits, as far as there is room: reads and writes on the queue pair that has least
-    /// to do, marks on each.
+    /// Posts what waits, as far as there is room: reads and writes on the least busy queue pair,
+    /// marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
         while let Some(job) = self.waiting.front().copied() {
             let is_posted = match job {
@@ -422,7 +416,8 @@ impl Work {
         is_posted
     }
 
-    /// `false`: there is no room, or it is in error; then its completions say so.
+    /// Returns false if there is no room, or the queue pair is in error; its completions report
+    /// that.
     fn post_on(&mut self, lane: &Lane, job: Job, request: SendWr<'_>) -> bool {
         let peer = lane.peer;
         let is_posted = lane.qp.post_send(&[SendWr { peer, ..request }]).is_ok();
@@ -449,7 +444,7 @@ impl Work {
             }
         };
         while let Some(next) = left.front() {
-            // One that is gone takes the others with it.
+            // A lost queue pair takes the others with it.
             let lane = up().find(|lane| lane.qp.qp_num() == *next);
             let request = SendWr::new(self.next, SendOp::Send, local);
             if lane.is_some_and(|lane| !self.post_on(lane, Job::Mark(seq), request)) {
@@ -461,8 +456,7 @@ impl Work {
         Ok(true)
     }
 
-    /// What is over since the last call. Completions of what is neither read nor write are for
-    /// `other`.
+    /// Handles completions. Those that are neither of reads nor of writes go to `other`.
     pub(super) fn poll(
         &mut self,
         lanes: &mut [Lane],
@@ -494,7 +488,7 @@ impl Work {
         }
     }
 
-    /// Its queue pairs are gone: everything under way has failed.
+    /// Fails everything in flight; the queue pairs are gone.
     pub(super) fn end(self, news: &mut Vec<News>) {
         let begun = self.jobs.into_values().map(|(job, _)| job);
         news.extend(begun.chain(self.waiting).filter_map(|job| job.over(false)));

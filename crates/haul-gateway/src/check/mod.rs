@@ -1,6 +1,6 @@
-//! What makes no sense in a configuration, although each setting of it does.
+//! Checks that a configuration makes sense as a whole.
 //!
-//! Map: `ways` gateways on the ways of a route, and how they are shown who this one is.
+//! Map: `ways` gateways on the ways of a route, and how this gateway authenticates to them.
 
 mod ways;
 
@@ -16,20 +16,20 @@ use crate::path::Backend;
 use crate::rates::REST;
 use crate::tls::{self, TlsError};
 
-/// A ring needs a region to fill, one to drain, and one under way.
+/// A ring needs one region to fill, one to drain, and one in flight.
 const REGIONS_MIN: u16 = 3;
-/// Least octets of a region: below, slabs cost more than they carry.
+/// Smallest region, bytes: below, slabs cost more than they carry.
 const REGION_BYTES_MIN: u64 = 1 << 20;
-/// What a stream sends at least at a time.
+/// What a stream sends at least at a time, bytes.
 const PACKET_BYTES: u64 = 1_500;
-/// Most octets of an application's message, and most messages each way, that are kept memory for.
+/// Longest message of an application, and most messages in flight, that memory is kept for.
 const MESSAGE_MAX: ByteCount = ByteCount(16 << 20);
 const DEPTH_MAX: u16 = 1024;
-/// Most octets of a name (part B3 of the protocol's limits).
+/// Longest name, bytes (part B3 of the protocol's limits).
 const NAME_MAX: usize = 255;
 
 impl Config {
-    /// Reads a file that a gateway is to be made of.
+    /// Reads a file that a gateway can be started with.
     ///
     /// # Errors
     /// Those of [`Config::load`], or all errors that [`Config::check`] finds.
@@ -44,7 +44,8 @@ impl Config {
         }
     }
 
-    /// All that is wrong, errors and what may not be meant. Reads the files that it names.
+    /// Finds all errors, and what may not be intended. Reads the files that the configuration
+    /// names.
     #[must_use]
     pub fn check(&self) -> Vec<Problem> {
         let mut check = Check {
@@ -76,7 +77,7 @@ impl Config {
         check.problems
     }
 
-    /// The RDMA devices that it names and that `find` does not.
+    /// Finds the RDMA devices that the configuration names and `find` does not know.
     #[must_use]
     pub fn check_devices(&self, find: impl Fn(&str) -> Result<(), String>) -> Vec<Problem> {
         let mut check = Check {
@@ -95,17 +96,16 @@ impl Config {
     }
 }
 
-/// Octets of memory that a session takes, whose ring is `ring`: the ring, and the arena for the
-/// other direction.
+/// Returns the bytes of a session with this ring: the ring, and the arena for the other direction.
 const fn session_bytes(ring: u64) -> u64 {
     ring.saturating_mul(2)
 }
 
-/// Where something is.
+/// The place of a setting.
 #[derive(Clone, Copy)]
 enum Place {
     Setting(&'static str),
-    /// Of the table of this name and number, from 0, the setting.
+    /// A setting of the table of this name and number, from 0.
     Table(&'static str, usize, &'static str),
 }
 
@@ -181,11 +181,11 @@ impl Check<'_> {
                 "leave it out, or count from 1",
             );
         }
-        // How many regions these have is the gateway's choice.
+        // The number of regions of inbound sessions is fixed.
         self.ring(config.ring.0, default_regions(), Place::Setting("ring"));
     }
 
-    /// Other gateways and native clients.
+    /// Checks what peers need.
     fn peers(&mut self) {
         let config = self.config;
         let Some(listen) = config.listen else {
@@ -255,7 +255,7 @@ impl Check<'_> {
         }
     }
 
-    /// Two that listen at one place.
+    /// Finds two listeners at one address.
     fn sockets(&mut self) {
         let config = self.config;
         let mut taken: Vec<(Place, Protocol, SocketAddr)> = Vec::new();
@@ -332,7 +332,7 @@ impl Check<'_> {
         }
     }
 
-    /// Who sets up paths.
+    /// Checks the back end for paths.
     fn signalling(&mut self) {
         if let Err(why) = Backend::new(&self.config.path) {
             self.error(
@@ -384,7 +384,7 @@ impl Check<'_> {
         }
     }
 
-    /// RDMA connections of applications.
+    /// Checks applications' RDMA connections.
     fn rdma(&mut self) {
         let config = self.config;
         let Some(rdma) = &config.rdma else {
@@ -575,7 +575,7 @@ impl Check<'_> {
         }
     }
 
-    /// What sessions may send, and who shares it.
+    /// Checks rate limits and classes.
     fn classes(&mut self) {
         let config = self.config;
         if config.rate.is_some_and(|rate| rate.0 == 0) {
@@ -625,8 +625,8 @@ impl Check<'_> {
         let routes = config.routes.iter().enumerate();
         let routes =
             routes.map(|(number, route)| (Place::Table(ROUTE, number, "class"), &route.class));
-        let guests = (Place::Setting("guest_class"), &config.guest_class);
-        for (place, name) in keys.chain(routes).chain([guests]) {
+        let inbound = (Place::Setting("guest_class"), &config.guest_class);
+        for (place, name) in keys.chain(routes).chain([inbound]) {
             if let Some(name) = name
                 && config.classes.iter().all(|class| class.name != *name)
             {
@@ -661,7 +661,8 @@ impl Check<'_> {
         }
     }
 
-    /// What channels of the routes' sessions, which take `routes` without, may take beside.
+    /// Checks the memory for data channels of the routes' sessions, which take `routes` bytes
+    /// without them.
     fn channel_memory(&mut self, routes: u64) {
         let config = self.config;
         let mut all = routes;
@@ -693,8 +694,8 @@ impl Check<'_> {
         }
     }
 
-    /// Each route has a session, RDMA connections of applications have what they may take, and
-    /// sessions that come in have what is left.
+    /// Checks the memory: one session for each route, the RDMA connections, and the rest for
+    /// inbound sessions.
     fn memory(&mut self) {
         let config = self.config;
         let (place, memory) = (Place::Setting("memory"), config.memory);
@@ -713,7 +714,7 @@ impl Check<'_> {
             return;
         }
         let rdma = config.rdma.as_ref();
-        // Of longer ones it is said elsewhere.
+        // Longer messages are reported elsewhere.
         let rdma = rdma.filter(|rdma| rdma.message.0 <= MESSAGE_MAX.0);
         let rdma = rdma.map_or(0, Rdma::bytes);
         if rdma > memory.0 - routes {
@@ -762,7 +763,7 @@ const fn protocol(kind: ChannelKind) -> Protocol {
     }
 }
 
-/// Whether the second cannot be listened at beside the first.
+/// Whether both addresses cannot be listened at together.
 fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     let covers = |one: IpAddr, other: IpAddr| {
         one == other || one.is_unspecified() && one.is_ipv4() == other.is_ipv4()
@@ -771,7 +772,7 @@ fn overlap(one: SocketAddr, other: SocketAddr) -> bool {
     ips && one.port() == other.port() && one.port() != 0
 }
 
-/// A client says where it wants to go, and may come from anywhere.
+/// Whether clients name their destination and may come from anywhere.
 const fn is_open(listener: &Listener) -> bool {
     let says_where = matches!(listener.kind, ListenerKind::Socks5 | ListenerKind::Http);
     says_where && !listener.listen.ip().is_loopback() && listener.clients.is_empty()

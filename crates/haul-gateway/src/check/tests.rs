@@ -604,6 +604,6 @@ fn certificates_that_peers_would_refuse_are_told() {
         expired[0].starts_with("error: tls: ") && expired[0].contains("it has expired"),
         "{expired:?}"
     );
-    let stranger = told(theirs.issue(&["a"], Validity::Now));
-    assert!(stranger[0].starts_with("warning: tls: "), "{stranger:?}");
+    let foreign = told(theirs.issue(&["a"], Validity::Now));
+    assert!(foreign[0].starts_with("warning: tls: "), "{foreign:?}");
 }

@@ -1,4 +1,4 @@
-//! Gateways on the ways of a route.
+//! Checks the gateways on the ways of a route.
 
 use haul_xsp::wire::HOPS_MAX;
 
@@ -43,7 +43,7 @@ impl Check<'_> {
         }
     }
 
-    /// One of them.
+    /// Checks one way.
     fn way(&mut self, way: &[Via], place: Place) {
         if way.is_empty() || way.len() > HOPS_MAX {
             self.error(
@@ -110,7 +110,7 @@ impl Check<'_> {
         }
     }
 
-    /// How this gateway shows the next one who it is.
+    /// Checks how this gateway authenticates to the next one.
     pub(super) fn proof(&mut self, route: &Route, number: usize) {
         let config = self.config;
         let place = Place::Table(ROUTE, number, "key");

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-/// What moves the octets of a segment.
+/// A kind of data channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, serde::Serialize)]
 pub enum ChannelKind {
     /// Plain TCP streams.
@@ -36,7 +36,7 @@ impl ChannelKind {
     ];
 }
 
-/// A text that names no kind of data channel.
+/// Rejects a text that names no kind of data channel.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no kind of data channel: tcp, udp, udt, iwarp/tcp, iwarp/udt or verbs")]
 pub struct NoChannelKind(String);

@@ -1,4 +1,4 @@
-//! Keys shared with peers, from files that only their owner may read.
+//! Keys shared with peers, read from files.
 
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
@@ -7,45 +7,45 @@ use haul_io::file;
 
 use super::model::Key;
 
-/// Octets of a key.
+/// Length of a key, bytes.
 const KEY_LEN: usize = 32;
-/// Rights to a secret that nobody may have: its group's to write, others' to do anything. The group
-/// may read it, for that is how service managers hand secrets to a service.
+/// Rights that nobody but the owner may have: the group to write, others any. The group may read,
+/// because service managers hand over secrets that way.
 const MODE_REFUSED: u32 = 0o027;
-/// Most octets of a file with a secret: a few keys, as text.
+/// Longest file with a secret, bytes.
 const SECRET_MAX: u64 = 256 << 10;
 
-/// Why a key cannot be used.
+/// States why a key is unusable.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// Others than its owner may read or write it.
+    /// Others than the owner may read or write the file.
     #[error("others have rights to {path}; chmod 600 {path}", path = .0.display())]
     Exposed(PathBuf),
-    /// It holds something else.
+    /// The file holds something else.
     #[error("{path} is not 64 hexadecimal digits; make a key with openssl rand -hex 32", path = .0.display())]
     Malformed(PathBuf),
 }
 
 impl Key {
-    /// The key from its file.
+    /// Reads the key from its file.
     ///
     /// # Errors
-    /// The file is not there, is open to others, or holds no key.
+    /// The file is missing, is open to others, or holds no key.
     pub fn read(&self) -> Result<[u8; KEY_LEN], KeyError> {
         let text = read_secret(&self.file)?;
         parse(text.trim_ascii()).ok_or_else(|| KeyError::Malformed(self.file.clone()))
     }
 }
 
-/// A file that nobody else may read.
+/// Reads a file that only its owner may use.
 pub(crate) fn read_secret(path: &Path) -> Result<Vec<u8>, KeyError> {
     let unreadable = |source| KeyError::Unreadable {
         path: path.to_owned(),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// Where things are in the file, from 1: settings and single tables by name, others by name and
+/// Line numbers from 1: of settings and single tables by name, of arrays of tables by name and
 /// number.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Lines {

@@ -1,17 +1,17 @@
-//! What the sessions of a route say about themselves.
+//! Metadata of a route's sessions.
 
 use haul_xsp::wire::Metadata;
 use serde::{Deserialize, Deserializer, de};
 
-/// A table of pairs within the bounds of [`Metadata`].
+/// Key-value pairs within the limits of [`Metadata`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SessionMetadata(pub Metadata);
 
 impl SessionMetadata {
-    /// Takes `KEY=VALUE`.
+    /// Adds `KEY=VALUE`.
     ///
     /// # Errors
-    /// Why not, in a line.
+    /// States in one line why the pair is rejected.
     pub fn insert_pair(&mut self, pair: &str) -> Result<(), String> {
         let taken = self.0.insert_pair(pair.as_bytes());
         taken.map_err(|error| error.to_string())

@@ -17,83 +17,82 @@ use super::unit::{BitRate, ByteCount};
 use super::via::Via;
 use crate::host::HostPort;
 
-/// Where a gateway is expected when nobody says otherwise.
+/// The default control port of a gateway.
 pub const DEFAULT_PORT: u16 = 7400;
 
-/// A gateway's configuration.
+/// The configuration of a gateway.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// How this gateway names itself: to peers with shared keys, in logs, on its page.
+    /// The name of this gateway: to peers with shared keys, in logs, on the page.
     pub name: String,
-    /// Where sessions of other gateways and of native clients come in. None: nothing comes in but
-    /// through listeners.
+    /// Where peers open sessions. `None`: only listeners accept connections.
     #[serde(default, deserialize_with = "crate::host::listen_if_any")]
     pub listen: Option<SocketAddr>,
-    /// Most memory for slabs, all sessions together.
+    /// Slab memory of all sessions together.
     #[serde(default = "default_memory")]
     pub memory: ByteCount,
-    /// Octets of the ring and of the arena of sessions that come in, a power of two each.
+    /// Ring and arena of inbound sessions, bytes each; a power of two.
     #[serde(default = "default_ring")]
     pub ring: ByteCount,
     /// Most sessions at a time.
     #[serde(default = "default_sessions")]
     pub sessions: usize,
-    /// Seconds between signs of life on a control connection, the fewer of both ends'. Who gives
-    /// none for three times as long is taken for gone, and its session waits for it to come back.
+    /// Keep-alive interval of a control connection, seconds; the smaller of both ends' applies. A
+    /// peer silent for three intervals counts as lost, and its session is suspended.
     #[serde(default = "default_keepalive")]
     pub keepalive: u32,
-    /// Where data channels come in, each kind that is to be had.
+    /// Where data channels are accepted, one for each kind.
     #[serde(default, rename = "channel")]
     pub channels: Vec<Listen>,
-    /// What this gateway sends to other gateways, all sessions together. None: as much as there is.
+    /// Rate limit of what all sessions send to other gateways. `None`: unlimited.
     #[serde(default)]
     pub rate: Option<BitRate>,
-    /// How sessions share it.
+    /// How sessions share that rate.
     #[serde(default, rename = "class")]
     pub classes: Vec<Class>,
-    /// The class of sessions that come in, where their key has none.
+    /// The class of inbound sessions whose key names none.
     #[serde(default)]
     pub guest_class: Option<String>,
-    /// Who this gateway is, and whom it believes, by certificates.
+    /// Certificates of this gateway, and the roots that it trusts.
     #[serde(default)]
     pub tls: Option<Tls>,
     /// Keys shared with peers.
     #[serde(default, rename = "key")]
     pub keys: Vec<Key>,
-    /// Peers need not prove who they are. For tests and closed networks.
+    /// Peers need not authenticate. For tests and closed networks.
     #[serde(default)]
     pub anonymous: bool,
-    /// Destinations that sessions which end here may connect to. Nothing else.
+    /// The only destinations to which sessions that end here may connect.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
-    /// The device for RDMA connections of applications, at either end.
+    /// The device for applications' RDMA connections, at either end.
     #[serde(default)]
     pub rdma: Option<Rdma>,
-    /// Next hops that sessions which pass through may go to. Nothing else.
+    /// The only next hops of sessions that pass through.
     #[serde(default)]
     pub next: Vec<HopRule>,
-    /// Where programs' connections come in.
+    /// Where applications connect.
     #[serde(default, rename = "listener")]
     pub listeners: Vec<Listener>,
-    /// Where they go, the first that fits.
+    /// Where connections go; the first route that matches.
     #[serde(default, rename = "route")]
     pub routes: Vec<Route>,
-    /// The page, the metrics.
+    /// The administration server: page and metrics.
     #[serde(default)]
     pub admin: Option<Admin>,
-    /// Who sets up paths in the network that sessions ask for.
+    /// Who sets up the paths that sessions ask for.
     #[serde(default)]
     pub path: PathSignalling,
-    /// Where in the file things are.
+    /// Where settings are in the file.
     #[serde(skip)]
     pub(crate) lines: Lines,
 }
 
 impl Config {
-    /// Of a process that opens sessions for itself and takes none: whatever it wants goes over
-    /// `hops`, the last of which connects to the destination. With several, or with several ways,
-    /// the ends acknowledge, so that one between may fail and come back, or another way is taken.
+    /// Configures a process that opens sessions for itself and accepts none. All connections go
+    /// over `hops`, the last of which connects to the destination. With several hops or ways,
+    /// sessions are acknowledged end to end, so that they survive the loss of a gateway in between.
     #[must_use]
     pub fn of_client(hops: Vec<HostPort>, means: ClientMeans) -> Self {
         let way = |hops: Vec<HostPort>| hops.into_iter().map(Via::Plain).collect();
@@ -131,7 +130,7 @@ impl Config {
             rate: None,
             classes: Vec::new(),
             guest_class: None,
-            // Who has no means of proof can only take the gateway for what it says it is.
+            // A client without key or certificate trusts whatever gateway it reaches.
             anonymous: means.key.is_none() && means.tls.is_none(),
             tls: means.tls,
             keys: means.key.into_iter().collect(),
@@ -146,8 +145,8 @@ impl Config {
         }
     }
 
-    /// The same routes, none of whose sessions is opened before it is asked for, and nothing that
-    /// comes in: for a process beside the gateway.
+    /// Returns the same routes for a process beside the gateway: nothing is accepted, and no
+    /// session is opened before it is needed.
     #[must_use]
     pub fn outwards(mut self) -> Self {
         for route in &mut self.routes {
@@ -163,13 +162,13 @@ impl Config {
         }
     }
 
-    /// Between signs of life, ns.
+    /// Keep-alive interval, ns.
     pub(crate) fn keepalive_ns(&self) -> u64 {
         u64::from(self.keepalive) * SECOND_NS
     }
 
-    /// Whether sessions that end here may connect to `to`: an address that a name has led to, or
-    /// one that was asked for.
+    /// Returns whether sessions that end here may connect to `to`, an address that was named or
+    /// resolved.
     #[must_use]
     pub fn may_exit(&self, to: SocketAddr) -> bool {
         self.exit.iter().any(|rule| rule.allows(to))
@@ -180,7 +179,7 @@ impl Config {
         !self.exit.is_empty() || self.rdma.iter().any(|rdma| !rdma.exit.is_empty())
     }
 
-    /// The same for a connection by RDMA, or by TCP.
+    /// Whether sessions may connect to `to`, by RDMA or by TCP.
     pub(crate) fn lets_out(&self, to: SocketAddr, by_rdma: bool) -> bool {
         if !by_rdma {
             return self.may_exit(to);
@@ -189,20 +188,19 @@ impl Config {
         rules.any(|rule| rule.allows(to))
     }
 
-    /// Next hops that sessions which pass through may go to, for the directory of sessions.
+    /// Returns the next hops allowed, for the directory of sessions.
     #[must_use]
     pub fn allowed(&self) -> Vec<Allowed> {
         self.next.iter().map(HopRule::allowed).collect()
     }
 
-    /// The first route that leads to `to`.
+    /// Returns the first route that leads to `to`.
     #[must_use]
     pub fn route(&self, to: &Endpoint) -> Option<&Route> {
         self.routes.get(self.route_number(to)?)
     }
 
-    /// The class of a session that comes in from somebody with this name: that of a key, or of a
-    /// certificate.
+    /// Returns the class of an inbound session whose peer authenticated with this name.
     #[must_use]
     pub fn class_of_guest(&self, name: Option<&str>) -> Option<&str> {
         let key = self.keys.iter().find(|key| Some(key.name.as_str()) == name);
@@ -210,7 +208,7 @@ impl Config {
         own.or(self.guest_class.as_deref())
     }
 
-    /// The number of the first route that leads to `to`, from 0.
+    /// Returns the number, from 0, of the first route that leads to `to`.
     #[must_use]
     pub fn route_number(&self, to: &Endpoint) -> Option<usize> {
         let leads = |route: &Route| route.to.iter().any(|rule| rule.covers(to));
@@ -230,17 +228,17 @@ const fn default_keepalive() -> u32 {
     10
 }
 
-/// Where a kind of data channel comes in.
+/// Where a kind of data channel is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
-    /// Which kind.
+    /// The kind.
     pub kind: ChannelKind,
-    /// Address and port; port 0 takes any, which the peer is told. With `udp` each channel of each
-    /// session has a port of its own: this one or the next that is free, of 64.
+    /// Address and port. Port 0 takes any free port, which the peer is told. With `udp` each
+    /// channel has a port of its own: this one or the next free one, of 64.
     #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
-    /// What peers are to connect to, where it is not the address of the control connection.
+    /// The address that peers connect to, if it is not that of the control connection.
     #[serde(default)]
     pub public: Option<SocketAddr>,
     /// The device, for `verbs`.
@@ -248,15 +246,15 @@ pub struct Listen {
     pub device: Option<String>,
 }
 
-/// Certificates, as files of PEM.
+/// Certificates, as PEM files.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
-    /// This gateway's certificate and those between it and its root.
+    /// The certificate of this gateway, with its intermediates.
     pub certificate: PathBuf,
-    /// Its key.
+    /// Its private key.
     pub key: PathBuf,
-    /// The roots that peers' certificates must come from.
+    /// The roots that peers' certificates must chain to.
     pub roots: PathBuf,
 }
 
@@ -266,114 +264,114 @@ pub struct Tls {
 pub struct Key {
     /// Its name at both ends.
     pub name: String,
-    /// A file to which others have no right: 32 octets in hexadecimal.
+    /// A file that only its owner may read: 32 bytes in hexadecimal.
     pub file: PathBuf,
-    /// The class of sessions that come in with it.
+    /// The class of sessions that authenticate with it.
     #[serde(default)]
     pub class: Option<String>,
 }
 
-/// Sessions that share what they may send.
+/// Sessions that share a rate.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Class {
-    /// How routes and keys call it.
+    /// Its name in routes and keys.
     pub name: String,
-    /// Of a hundred parts of the gateway's `rate`, while others want theirs. What is in no class
-    /// has what is left.
+    /// Its percentage of the gateway's `rate` while other classes want theirs. Sessions in no class
+    /// share the rest.
     pub share: u8,
-    /// Rate that its sessions together do not exceed.
+    /// Rate limit of its sessions together.
     #[serde(default)]
     pub rate: Option<BitRate>,
 }
 
-/// How programs' connections come in.
+/// Where applications' connections are accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listener {
-    /// What is spoken.
+    /// The protocol.
     pub kind: ListenerKind,
-    /// Where it listens.
+    /// The address to listen at.
     #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
-    /// For `forward` and `rdma`: where all its connections go.
+    /// For `forward` and `rdma`: the destination of all connections.
     #[serde(default)]
     pub to: Option<HostPort>,
-    /// Who may come: where nothing is said, whoever reaches it.
+    /// Clients that may connect; empty: everybody.
     #[serde(default)]
     pub clients: Vec<Prefix>,
 }
 
 impl Listener {
-    /// Whether somebody from `client` may come in.
+    /// Returns whether `client` may connect.
     #[must_use]
     pub fn admits(&self, client: SocketAddr) -> bool {
         self.clients.is_empty() || self.clients.iter().any(|prefix| prefix.covers(client.ip()))
     }
 }
 
-/// How a process that opens sessions for itself gets to its gateway.
+/// How a process that opens sessions for itself reaches its gateway.
 #[derive(Debug, Clone, Default)]
 pub struct ClientMeans {
-    /// Further ways, for when the first cannot be had.
+    /// Alternative ways, for when the first fails.
     pub or_hops: Vec<Vec<HostPort>>,
-    /// What the segments may use, the best first; what a route has by default, if there are none.
+    /// Channel kinds of the segments, best first; empty: a route's default.
     pub channels: Vec<ChannelKind>,
-    /// What it proves with.
+    /// The key to authenticate with.
     pub key: Option<Key>,
-    /// Certificates.
+    /// Certificates to authenticate with.
     pub tls: Option<Tls>,
-    /// What its session says about itself.
+    /// Metadata of the session.
     pub metadata: SessionMetadata,
 }
 
-/// What is spoken at a listener.
+/// The protocol of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ListenerKind {
-    /// Nothing: the kernel has diverted the connection (TPROXY, REDIRECT).
+    /// None: the kernel diverts the connection (TPROXY, REDIRECT).
     Transparent,
     /// SOCKS 5 (RFC 1928).
     Socks5,
     /// HTTP CONNECT (RFC 9110 §9.3.6).
     Http,
-    /// Nothing: all connections go to one destination.
+    /// None: all connections go to one destination.
     Forward,
     /// Reliable connections of an RDMA device: all go to one destination.
     Rdma,
 }
 
-/// RDMA connections of applications at the edges, ended here and taken on from there.
+/// Applications' RDMA connections, which end at the gateways.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rdma {
     /// The device.
     pub device: String,
-    /// Octets of the longest message.
+    /// Longest message, bytes.
     #[serde(default = "default_message")]
     pub message: ByteCount,
-    /// Messages that each connection may have here, each way.
+    /// Messages in flight of each connection, in each direction.
     #[serde(default = "default_depth")]
     pub depth: u16,
-    /// Connections at a time, of those that come to listeners and those that go out.
+    /// Most connections at a time, accepted and made.
     #[serde(default = "default_connections")]
     pub connections: u16,
-    /// Seconds for the far end and its application to answer; and, when one side has ended, for the
-    /// other to take more of what is left, or to end.
+    /// Timeout, seconds: for the far end and its application to answer; and, after one side has
+    /// ended, for the other to make progress.
     #[serde(default = "default_answer")]
     pub answer: u32,
-    /// Destinations that sessions which end here may reach by RDMA. Nothing else.
+    /// The only destinations that sessions which end here may reach by RDMA.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
 }
 
 impl Rdma {
-    /// Octets of all connections.
+    /// Bytes of all connections.
     pub(crate) fn bytes(&self) -> u64 {
         (self.plan().bytes() as u64).saturating_mul(self.connections.into())
     }
 
-    /// What each connection may take.
+    /// Limits of each connection.
     pub(crate) fn plan(&self) -> Plan {
         Plan {
             message: usize::try_from(self.message.0).unwrap_or(usize::MAX),
@@ -403,59 +401,58 @@ const fn default_connections() -> u16 {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Route {
-    /// Destinations: `PREFIX`, `NAME`, `.DOMAIN` or `*`, each with `:PORT` or without.
+    /// Destinations: `PREFIX`, `NAME`, `.DOMAIN` or `*`, each with or without `:PORT`.
     pub to: Vec<Destination>,
-    /// Gateways on the way, `HOST:PORT`, the last of which connects to the destination.
+    /// The gateways on the way, `HOST:PORT`; the last one connects to the destination.
     pub via: Vec<Via>,
-    /// Further ways, the best first, for when this one cannot be had.
+    /// Alternative ways, best first, for when this one fails.
     #[serde(default)]
     pub or_via: Vec<Vec<Via>>,
-    /// What the segments may use, the best first.
+    /// Channel kinds of the segments, best first.
     #[serde(default = "default_channels")]
     pub channels: Vec<ChannelKind>,
-    /// Who moves the octets.
+    /// Which end moves the data.
     #[serde(default)]
     pub mode: RouteMode,
     /// Regions of the ring.
     #[serde(default = "default_regions")]
     pub regions: u16,
-    /// Octets of the ring, and of the arena at the other end, a power of two.
+    /// The ring, and the arena at the other end, bytes; a power of two.
     #[serde(default = "default_ring")]
     pub ring: ByteCount,
-    /// Rate not to be exceeded.
+    /// Rate limit.
     #[serde(default)]
     pub rate: Option<BitRate>,
-    /// Burst that a policer on the way lets pass.
+    /// The burst that a policer on the way accepts.
     #[serde(default)]
     pub burst: Option<ByteCount>,
-    /// Queue pairs, or streams, of a data channel.
+    /// Queue pairs or streams of a data channel.
     #[serde(default = "default_streams")]
     pub streams: u16,
-    /// Its session is opened at the start, and again when it is lost, before anybody asks for it.
+    /// The session is opened at the start and reopened when it is lost.
     #[serde(default)]
     pub ready: bool,
-    /// Octets are kept until the far end has handed them out.
+    /// The opener keeps data until the terminus has delivered it.
     #[serde(default)]
     pub end_to_end: bool,
-    /// Checksums of records are computed and compared.
+    /// Records carry checksums, which the receiver verifies.
     #[serde(default = "default_true")]
     pub checksum: bool,
-    /// The key to prove with, by name.
+    /// The key to authenticate with, by name.
     #[serde(default)]
     pub key: Option<String>,
     /// The class of its session, by name.
     #[serde(default)]
     pub class: Option<String>,
-    /// What its sessions ask of the network, here and at the gateways on the way: `type key=value
-    /// …`.
+    /// Paths to ask of the network, here and at the gateways on the way: `type key=value …`.
     #[serde(default)]
     pub path: Vec<PathRule>,
-    /// What its sessions say about themselves to the gateways on the way.
+    /// Metadata that its sessions send to the gateways on the way.
     #[serde(default)]
     pub metadata: SessionMetadata,
 }
 
-/// Who moves the octets of a route.
+/// Which end moves the data of a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RouteMode {
@@ -490,18 +487,18 @@ const fn default_true() -> bool {
     true
 }
 
-/// Where operators look.
+/// The administration server.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Admin {
     /// Address and port of the page and the metrics.
     #[serde(default = "default_admin", deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
-    /// Names under which it may be asked, beside `localhost` and addresses. Whatever else a browser
-    /// asks for is refused: the page of another may have lent it its name.
+    /// Host names under which it answers, beside `localhost` and addresses. Other names are
+    /// refused: a web page could have its own name resolve to this server (DNS rebinding).
     #[serde(default)]
     pub names: Vec<String>,
-    /// Others than this machine may look. Nobody has to prove who they are.
+    /// Other machines may connect. Nobody authenticates.
     #[serde(default)]
     pub allow_remote: bool,
 }

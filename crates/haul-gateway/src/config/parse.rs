@@ -1,6 +1,6 @@
-//! Text to a configuration, or to all that is wrong with the text.
+//! Parses a configuration, or finds all settings that do not parse.
 //!
-//! Each setting that does not parse is told and taken out, so that the next one is found as well.
+//! Each bad setting is reported and removed, so that the next one is found as well.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use super::model::Config;
 use super::path::PathSignalling;
 use super::problem::{Problem, Severity};
 
-/// Names of the tables that there may be several of.
+/// Names of arrays of tables.
 pub(crate) const LISTENER: &str = "listener";
 /// The old name of [`LISTENER`], which is still read.
 pub(crate) const DOOR: &str = "door";
@@ -25,10 +25,10 @@ pub(crate) const KEY: &str = "key";
 pub(crate) const CLASS: &str = "class";
 
 impl Config {
-    /// Reads a file. Paths in it are relative to where it lies.
+    /// Reads a file. Relative paths in it start at its directory.
     ///
     /// # Errors
-    /// All settings that do not parse, or that the file cannot be read.
+    /// All settings that do not parse, or why the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, Vec<Problem>> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             let text = format!("cannot read {}: {error}", path.display());
@@ -50,7 +50,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Reads text.
+    /// Parses text.
     ///
     /// # Errors
     /// All settings that do not parse.
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// All tables of a name. What is no array of tables stays where it is, to be told by its type.
+    /// Takes all tables of a name. A value of another type stays, to be reported by its type.
     fn tables<T: DeserializeOwned>(
         &mut self,
         root: &mut Spanned<DeTable<'a>>,
@@ -162,11 +162,11 @@ impl<'a> Parser<'a> {
                 Err(error) => error,
             };
             let at = error.span().unwrap_or_else(|| table.span());
-            // What is missing from the table is told of the table as a whole.
+            // A missing setting is reported for the whole table.
             let culprit = Some(&table)
                 .filter(|table| at != table.span())
                 .and_then(|table| culprit(table.get_ref(), &at));
-            // What was taken out is not missing.
+            // A removed setting is not missing.
             let is_missing = error.message().starts_with("missing field");
             let is_sent =
                 |key: &String| is_missing && error.message().contains(&format!("`{key}`"));
@@ -189,11 +189,11 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// A key and the tables that it is in, outermost first.
+/// A key and the tables around it, outermost first.
 type KeyPath<'a> = Vec<Spanned<Cow<'a, str>>>;
 
-/// The innermost setting that `at` is in. The span of a table with a header of its own ends with
-/// the header, so that its settings are asked.
+/// Finds the innermost setting that contains `at`. The span of a table with its own header ends
+/// with the header, so its settings are asked.
 fn culprit<'a>(table: &DeTable<'a>, at: &Range<usize>) -> Option<KeyPath<'a>> {
     table.iter().find_map(|(key, value)| {
         let inner = match value.get_ref() {
@@ -210,7 +210,7 @@ fn culprit<'a>(table: &DeTable<'a>, at: &Range<usize>) -> Option<KeyPath<'a>> {
     })
 }
 
-/// Takes a setting out. Its name.
+/// Removes a setting, and returns its name.
 fn remove<'a>(table: &mut DeTable<'a>, path: &[Spanned<Cow<'a, str>>]) -> Option<String> {
     let (key, inner) = path.split_first()?;
     if inner.is_empty() {

@@ -8,29 +8,30 @@ use std::str::FromStr;
 use haul_xsp::wire::TEXT_MAX;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Who sets paths up in the network: circuits, priorities, flows.
+/// Who sets up paths in the network: circuits, priorities, flows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum PathSignalling {
     /// Nobody.
     #[default]
     None,
-    /// A program, run for each request: `docs/gateway-reference.md` has what it reads and writes.
+    /// A program that is run for each request; `docs/gateway-reference.md` specifies its input and
+    /// output.
     Exec {
         /// The program and its arguments.
         program: Vec<String>,
-        /// Time until it must have said how it went, seconds.
+        /// Timeout of a request, seconds.
         #[serde(default = "default_timeout")]
         timeout: u64,
     },
     /// A service that is asked over HTTP.
     Http {
-        /// Where: `http://…` or `https://…`.
+        /// Its URL: `http://…` or `https://…`.
         url: String,
-        /// For `https`: a file of PEM with the roots that its certificate must come from.
+        /// For `https`: a PEM file with the roots that its certificate must chain to.
         #[serde(default)]
         roots: Option<PathBuf>,
-        /// Time until it must have said how it went, seconds.
+        /// Timeout of a request, seconds.
         #[serde(default = "default_timeout")]
         timeout: u64,
     },
@@ -40,17 +41,17 @@ const fn default_timeout() -> u64 {
     60
 }
 
-/// What is wanted of a path, in words of the network: `type key=value …`.
+/// A rule for a path, in the terms of the network: `type key=value …`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct PathRule {
-    /// What kind of thing is wanted.
+    /// The type.
     #[serde(rename = "type")]
     pub kind: String,
-    /// Its properties.
+    /// The values by key.
     pub values: BTreeMap<String, String>,
 }
 
-/// A text that is no rule.
+/// Rejects a text that is not a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no rule of a path: type key=value …, each key once")]
 pub struct NoPathRule(String);

@@ -1,39 +1,39 @@
-//! What is wrong with a configuration, and what to do about it.
+//! Problems of a configuration, and their remedies.
 
 use std::fmt;
 
 use serde::Serialize;
 
-/// Something that the operator should know before a gateway is started.
+/// A problem that the operator should know before starting a gateway.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// Line of the file, from 1; that of the table where the line is not known.
+    /// Line of the file, from 1; that of the table if the line is unknown.
     pub line: Option<usize>,
-    /// Which setting: `[[route]] 2: ring`.
+    /// The setting: `[[route]] 2: ring`.
     pub place: String,
-    /// What is wrong with it.
+    /// What is wrong.
     pub text: String,
-    /// What to do about it.
+    /// The remedy.
     pub hint: Option<String>,
 }
 
 impl Problem {
-    /// Whether it keeps a gateway from working.
+    /// Returns whether it keeps a gateway from working.
     #[must_use]
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 }
 
-/// How bad a problem is.
+/// The severity of a problem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// It cannot work.
+    /// The gateway cannot work.
     Error,
-    /// It works, but perhaps not as meant.
+    /// The gateway works, perhaps not as intended.
     Warning,
 }
 

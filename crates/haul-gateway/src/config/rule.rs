@@ -1,7 +1,7 @@
-//! Rules about hosts and ports: what may be gone to, and which way.
+//! Rules about hosts and ports: allowed destinations, next hops and routes.
 //!
-//! `PREFIX` is an address or a prefix in CIDR notation. With a port, an IPv6 prefix goes in
-//! brackets: `[2001:db8::/32]:443`.
+//! `PREFIX` is an address or a prefix in CIDR notation. With a port, an IPv6 prefix is in brackets:
+//! `[2001:db8::/32]:443`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, de};
 
 use crate::host;
 
-/// Addresses that begin alike.
+/// An address prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prefix {
     address: IpAddr,
@@ -34,7 +34,7 @@ pub struct AddressRule {
 pub enum HopRule {
     /// By address.
     Address(AddressRule),
-    /// By name, exactly as the session that passes through has it.
+    /// By name, exactly as the session carries it.
     Name(String, Option<u16>),
 }
 
@@ -49,12 +49,12 @@ pub struct Destination {
 enum Hosts {
     Prefix(Prefix),
     Name(String),
-    /// All names below it; without the dot that it is written with.
+    /// All names below it, without the leading dot.
     Domain(String),
     Any,
 }
 
-/// A text that is no such rule, and what would be one.
+/// Rejects a text that is not such a rule, and states the form.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' is not {form}")]
 pub struct NoRule {
@@ -62,8 +62,8 @@ pub struct NoRule {
     form: &'static str,
 }
 
-/// Addresses that a wider prefix does not mean: this host, whatever a host speaks with on its own
-/// link (the metadata of clouds among it), groups. A rule that lies within one of them does.
+/// Special addresses, which a wider prefix does not match: this host, link-local ones (cloud
+/// metadata among them), multicast. A rule within one of them matches.
 const SPECIAL: [Prefix; 8] = [
     Prefix::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 8),
     Prefix::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 0)), 8),
@@ -80,7 +80,7 @@ impl Prefix {
         Self { address, bits }
     }
 
-    /// Whether `address` is one of them. One of IPv4 within IPv6 is what it stands for.
+    /// Returns whether the prefix covers `address`. An IPv4-mapped IPv6 address counts as IPv4.
     #[must_use]
     pub fn covers(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -100,7 +100,7 @@ impl Prefix {
         self.bits >= wider.bits && wider.covers(self.address)
     }
 
-    /// Bits behind the prefix are zeros.
+    /// Whether all bits behind the prefix are zero.
     fn is_exact(&self) -> bool {
         match self.address {
             IpAddr::V4(address) => u32::from(self.bits) + address.to_bits().trailing_zeros() >= 32,
@@ -110,7 +110,7 @@ impl Prefix {
 }
 
 impl AddressRule {
-    /// Whether a connection may be made to `to`.
+    /// Returns whether a connection to `to` is allowed.
     #[must_use]
     pub fn allows(&self, to: SocketAddr) -> bool {
         let address = to.ip().to_canonical();
@@ -123,7 +123,7 @@ impl AddressRule {
 }
 
 impl HopRule {
-    /// The same for a directory of sessions.
+    /// Converts to a rule of the directory of sessions.
     #[must_use]
     pub fn allowed(&self) -> Allowed {
         match self {
@@ -142,13 +142,12 @@ impl HopRule {
 }
 
 impl Destination {
-    /// Whether it is everything.
+    /// Whether it matches everything.
     pub(crate) fn is_any(&self) -> bool {
         self.hosts == Hosts::Any && self.port.is_none()
     }
 
-    /// Whether `to` is one of them. Names are compared without regard to case, or to a dot at their
-    /// end.
+    /// Returns whether it covers `to`. Names compare without case and without a final dot.
     #[must_use]
     pub fn covers(&self, to: &Endpoint) -> bool {
         if self.port.is_some_and(|port| port != to.port) {
@@ -165,7 +164,7 @@ impl Destination {
     }
 }
 
-/// Without the dot at the end.
+/// Strips a final dot.
 fn bare(name: &str) -> &str {
     name.strip_suffix('.').unwrap_or(name)
 }
@@ -239,7 +238,7 @@ impl FromStr for HopRule {
 }
 
 impl Destination {
-    /// Everything.
+    /// Matches everything.
     #[must_use]
     pub const fn any() -> Self {
         Self {
@@ -276,7 +275,8 @@ impl FromStr for Destination {
     }
 }
 
-/// Host and port. More than one colon is an IPv6 address without a port, unless it is in brackets.
+/// Splits host and port. A text with several colons and no brackets is an IPv6 address without a
+/// port.
 fn split(text: &str) -> Option<(&str, Option<u16>)> {
     let HostPort { host, port, .. } = host_port::split(text)?;
     match port {

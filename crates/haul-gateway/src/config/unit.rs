@@ -5,7 +5,7 @@ use std::fmt;
 use haul_report::quantity::{Rate, Size};
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// Octets: `"512MiB"`, `"1.5GB"`, or a number.
+/// Bytes: `"512MiB"`, `"1.5GB"`, or a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteCount(pub u64);
 

@@ -5,27 +5,27 @@ use serde::{Deserialize, Deserializer, de};
 use super::channel::ChannelKind;
 use crate::host::HostPort;
 
-/// A gateway on the way: `"HOST:PORT"`, or a table with what else is said of it.
+/// A gateway on the way: `"HOST:PORT"`, or a table with further settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Via {
     /// `HOST:PORT`.
     Plain(HostPort),
-    /// With more than that.
+    /// A table.
     With {
         /// `HOST:PORT`.
         gateway: HostPort,
-        /// What the segment to it may use, the best first, where it is not what the route says.
+        /// Channel kinds of the segment to it, best first, if not the route's.
         channels: Option<Vec<ChannelKind>>,
-        /// It is left out where it cannot be had.
+        /// The way leaves it out if it is unreachable.
         optional: bool,
-        /// The key to prove with, by name, where it is not the route's: of a gateway that may be
-        /// the first.
+        /// The key to authenticate with to it, by name, if not the route's. Only for a gateway that
+        /// may be the first.
         key: Option<String>,
     },
 }
 
 impl Via {
-    /// Where it is.
+    /// Returns its host and port.
     #[must_use]
     pub const fn gateway(&self) -> &HostPort {
         match self {
@@ -33,7 +33,7 @@ impl Via {
         }
     }
 
-    /// What the segment to it may use, where it is not what the route says.
+    /// Returns the channel kinds of the segment to it, if not the route's.
     #[must_use]
     pub fn channels(&self) -> Option<&[ChannelKind]> {
         match self {
@@ -42,13 +42,13 @@ impl Via {
         }
     }
 
-    /// Whether it is left out where it cannot be had.
+    /// Returns whether the way leaves it out if it is unreachable.
     #[must_use]
     pub const fn is_optional(&self) -> bool {
         matches!(self, Self::With { optional: true, .. })
     }
 
-    /// The key to prove with to it, where it is not the route's.
+    /// Returns the key to authenticate with to it, if not the route's.
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         match self {
@@ -64,7 +64,7 @@ impl<'de> Deserialize<'de> for Via {
     }
 }
 
-/// Tells the two forms apart by what is there, so that what is wrong in one is told.
+/// Distinguishes the two forms by type, so that an error names the setting.
 struct ViaVisitor;
 
 impl<'de> de::Visitor<'de> for ViaVisitor {

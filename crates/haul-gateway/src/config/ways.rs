@@ -1,4 +1,4 @@
-//! Ways of a route: the gateways that its sessions go by, and the alternatives.
+//! The ways of a route: the gateways of its sessions, and the alternatives.
 
 use serde::Serialize;
 
@@ -6,18 +6,18 @@ use super::channel::ChannelKind;
 use super::model::{Config, Route};
 use super::via::Via;
 
-/// Most further ways of a route.
+/// Most alternative ways of a route.
 pub(crate) const FURTHER_MAX: usize = 8;
 
 impl Route {
-    /// Its ways as they are written, the best first.
+    /// Returns the ways as they are written, best first.
     pub(crate) fn written_ways(&self) -> impl Iterator<Item = &[Via]> {
         let further = self.or_via.iter().map(Vec::as_slice);
         [self.via.as_slice()].into_iter().chain(further)
     }
 
-    /// Its ways as they are tried, the best first: behind one that begins with optional gateways it
-    /// without the first of them, and so on.
+    /// Returns the ways as they are tried, best first. A way that begins with an optional gateway
+    /// is followed by the same way without it.
     pub(crate) fn ways(&self) -> Vec<&[Via]> {
         let mut ways: Vec<&[Via]> = Vec::new();
         for mut way in self.written_ways() {
@@ -34,26 +34,26 @@ impl Route {
         ways
     }
 
-    /// What the segment to the first gateway of a way may use.
+    /// Returns the channel kinds of the segment to the first gateway of a way.
     pub(crate) fn first_channels<'a>(&'a self, way: &'a [Via]) -> &'a [ChannelKind] {
         let own = way.first().and_then(Via::channels);
         own.unwrap_or(&self.channels)
     }
 
-    /// All kinds of channels that it names.
+    /// Returns all channel kinds that the route names.
     pub(crate) fn all_channels(&self) -> impl Iterator<Item = ChannelKind> {
         let own = self.written_ways().flatten().filter_map(Via::channels);
         own.chain([self.channels.as_slice()]).flatten().copied()
     }
 }
 
-/// The ways that sessions of a route may go.
+/// The ways of a route's sessions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RouteWays {
-    /// Where the route leads.
+    /// The destinations of the route.
     pub to: String,
-    /// Gateways of each way, in order; the ways as they are tried. Optional gateways behind the
-    /// first are there.
+    /// The gateways of each way, in order; the ways in the order of attempts. Optional gateways
+    /// behind the first are included.
     pub ways: Vec<Vec<String>>,
 }
 
@@ -70,7 +70,7 @@ impl std::fmt::Display for RouteWays {
 }
 
 impl Config {
-    /// The ways of its routes.
+    /// Returns the ways of all routes.
     #[must_use]
     pub fn ways(&self) -> Vec<RouteWays> {
         let ways = |route: &Route| {
@@ -85,7 +85,7 @@ impl Config {
     }
 }
 
-/// A way in words: its gateways in order.
+/// Describes a way: its gateways in order.
 pub(crate) fn words(way: &[Via]) -> String {
     let gateway = |via: &Via| match via.is_optional() {
         true => format!("{} if it can be had", via.gateway()),

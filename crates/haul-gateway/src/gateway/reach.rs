@@ -1,4 +1,4 @@
-//! Whether sessions of routes could be had, asked without opening any.
+//! Asks whether the sessions of routes can be opened, without opening any.
 
 use std::time::Duration;
 
@@ -10,18 +10,18 @@ use crate::config::{ChannelKind, Route, Via};
 use crate::refusal::{Refusal, code};
 use crate::session::Worker;
 
-/// Whether the session of a route could be had.
+/// Whether the session of a route can be opened.
 #[derive(Debug)]
 pub struct Reach {
-    /// Where the route leads.
+    /// The destinations of the route.
     pub to: String,
-    /// The gateways on the way, and what would carry the octets to each; or why it cannot be had.
+    /// The gateways on the way with the channel kind to each; or why the session cannot be opened.
     pub hops: Result<Vec<(String, Option<ChannelKind>)>, Refusal>,
 }
 
 impl Gateway {
-    /// Asks all gateways on the ways of each route, one way after the other, whether its session
-    /// could be had, for `patience` each. Nothing is left of it anywhere.
+    /// Asks the gateways on each way of each route, one way after the other, whether the session
+    /// can be opened. Blocks at most `patience` for each way. No gateway keeps any state.
     #[must_use]
     pub fn reach(&self, patience: Duration) -> Vec<Reach> {
         let config = self.shared.config();
@@ -59,8 +59,8 @@ impl Gateway {
     }
 }
 
-/// Which gateway each segment leads to. Where some optional ones have been left out and some not,
-/// nobody says which.
+/// Pairs each gateway with its channel kind. If only some optional gateways were left out, nobody
+/// reports which.
 fn named(way: &[Via], kinds: Vec<Option<ChannelKind>>) -> Vec<(String, Option<ChannelKind>)> {
     let name = |via: &Via| via.gateway().to_string();
     let certain = || way.iter().filter(|via| !via.is_optional());

@@ -1,4 +1,4 @@
-//! A changed configuration: what is new takes effect for what comes, what there is goes on.
+//! Applies a changed configuration: new sessions and connections use it, existing ones go on.
 
 use std::io;
 use std::path::Path;
@@ -15,12 +15,12 @@ use crate::sync::lock;
 use crate::thread::Thread;
 
 impl Gateway {
-    /// Reads the configuration again, and takes it: routes, exits, next hops, keys, certificates
-    /// and listeners. Sessions go on; those of routes that are gone end when their connections have.
-    /// What takes effect only when the gateway is started again is logged.
+    /// Reads the configuration again and applies it: routes, exits, next hops, keys, certificates
+    /// and listeners. Sessions whose route is gone end after their connections. A log line names
+    /// each change that needs a restart.
     ///
     /// # Errors
-    /// The configuration is broken, a key cannot be read, a listener cannot be opened: nothing has
+    /// The configuration is invalid, a key is unusable, or a listener cannot be opened. Nothing has
     /// changed.
     pub fn reload(&mut self, path: &Path) -> Result<(), StartError> {
         let read = Config::load_usable(path).map_err(|problems| {
@@ -45,7 +45,7 @@ impl Gateway {
         taken.map(drop).map_err(StartError)
     }
 
-    /// What has changed, in words.
+    /// Returns a description of the changes.
     fn take(&mut self, config: Config) -> Result<String, String> {
         if self.shared.is_draining() {
             return Err("this gateway is being stopped".to_owned());
@@ -67,7 +67,7 @@ impl Gateway {
                 self.shared.log(Level::Warning, text);
             }
         }
-        // Nobody opens a session for a route that is gone meanwhile.
+        // Holding the lock keeps sessions of removed routes from being opened.
         let opening = lock(&self.shared.opening);
         let (sessions_max, allowed) = (config.sessions, config.allowed());
         self.shared.directory().set_rules(sessions_max, allowed);
@@ -78,7 +78,7 @@ impl Gateway {
         Ok(format!("{routes} routes, {listeners} listeners"))
     }
 
-    /// Sessions of routes that are gone take nothing new, and end.
+    /// Drains the sessions of removed routes.
     fn end_routes(&self) {
         let config = self.shared.config();
         let mut registers = self.shared.registers();
@@ -90,13 +90,12 @@ impl Gateway {
         drop(registers);
         let go: Vec<(config::Route, _)> = go;
         for (_, opener) in go {
-            // Who is gone needs no command.
+            // The session may have ended.
             let _ = opener.send(SessionCommand::Drain);
         }
     }
 
-    /// Opens listeners that are new and closes those that are gone; all of it or, where one cannot be
-    /// opened, nothing.
+    /// Opens new listeners and closes removed ones. If one cannot be opened, nothing changes.
     fn change_listeners(&mut self, wanted: &[config::Listener]) -> Result<Change, String> {
         let had: Vec<config::Listener> = self
             .listeners
@@ -122,7 +121,7 @@ impl Gateway {
             .partition(|(listener, _)| wanted.contains(listener));
         self.listeners = stay;
         let go: Vec<config::Listener> = go.into_iter().map(|(listener, _)| listener).collect();
-        // An address may be that of a listener which has just been closed.
+        // A listener that was just closed may have had the address.
         let opened: Result<Vec<_>, OpenError> = blocked
             .into_iter()
             .map(|listener| Ok((listener.clone(), open(&self.shared, listener)?)))
@@ -160,7 +159,7 @@ impl Gateway {
     }
 }
 
-/// How many are new, gone, and as before.
+/// Numbers of new, removed and unchanged items.
 struct Change {
     new: usize,
     gone: usize,
@@ -185,13 +184,13 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// What of `[rdma]` is taken at the start.
+/// The settings of `[rdma]` that are read only at the start.
 fn device(config: &Config) -> Option<(&str, Plan, u16)> {
     let rdma = config.rdma.as_ref()?;
     Some((&rdma.device, rdma.plan(), rdma.connections))
 }
 
-/// What has changed and needs a new start.
+/// Names each change that needs a restart.
 fn too_late(before: &Config, after: &Config) -> Vec<String> {
     let changed = [
         ("listen", before.listen != after.listen),

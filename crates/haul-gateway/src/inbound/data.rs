@@ -1,4 +1,4 @@
-//! Data connections of others that are byte streams, until they have identified a cookie.
+//! Data connections that are byte streams, until they have sent a cookie.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -15,15 +15,15 @@ use haul_xsp::{SECOND_NS, Time};
 use crate::channel::{DataConnection, Pipe};
 use crate::config::ChannelKind;
 
-/// Octets of a cookie.
+/// Length of a cookie, bytes.
 const COOKIE_LEN: usize = 16;
-/// Connections that have not identified theirs, at most. The oldest of the source that has most of them
-/// makes room for a new one: whoever has a cookie shows it at once.
+/// Most pending connections. For a new one, the oldest of the source with most of them is closed: a
+/// genuine peer sends its cookie at once.
 pub(super) const PENDING_DATA_MAX: usize = 64;
-/// Time for it, ns.
+/// Timeout of the cookie, ns.
 const PATIENCE_NS: u64 = 10 * SECOND_NS;
 
-/// A connection that has identified a cookie. Whether that is worth anything is for others to say.
+/// A connection that has sent a cookie, which is not verified yet.
 #[derive(Debug)]
 pub(super) struct Identified {
     pub(super) kind: ChannelKind,
@@ -31,7 +31,7 @@ pub(super) struct Identified {
     pub(super) cookie: [u8; COOKIE_LEN],
 }
 
-/// A connection of either kind.
+/// A byte stream of either kind.
 #[derive(Debug)]
 pub(super) enum DataStream {
     Tcp(Stream),
@@ -53,7 +53,7 @@ impl DataStream {
         }
     }
 
-    /// Takes what has come.
+    /// Reads received bytes.
     fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.receive(None, octets),
@@ -81,13 +81,13 @@ struct PendingStream {
     stream: DataStream,
     from: IpAddr,
     cookie: [u8; COOKIE_LEN],
-    /// Octets of the cookie that have come.
+    /// Bytes of the cookie received.
     have: usize,
     until_ns: u64,
 }
 
 impl PendingStream {
-    /// Takes what has come of the cookie, and nothing that is behind it; whether that is all of it.
+    /// Reads the cookie and nothing behind it. Returns whether it is complete.
     fn read(&mut self) -> io::Result<bool> {
         while self.have < COOKIE_LEN {
             match self.stream.read(&mut self.cookie[self.have..]) {
@@ -101,17 +101,17 @@ impl PendingStream {
     }
 }
 
-/// See the module.
+/// Pending data connections. See the module.
 #[derive(Debug)]
 pub(super) struct PendingData {
-    /// The oldest first.
+    /// Oldest first.
     waiting: VecDeque<PendingStream>,
-    /// Tokens count from here.
+    /// The next token.
     next: u64,
 }
 
 impl PendingData {
-    /// Nobody. Their tokens begin with `first`.
+    /// Creates an empty set, whose tokens begin with `first`.
     pub(super) const fn new(first: u64) -> Self {
         Self {
             waiting: VecDeque::new(),
@@ -119,7 +119,7 @@ impl PendingData {
         }
     }
 
-    /// When the oldest one's time is over, or one is to be heard though nothing has come, ns.
+    /// Returns when the oldest times out, or a transport is due, ns.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
         let due = |pending: &PendingStream| pending.stream.poll_timeout().map(Time::as_ns);
         let due = self.waiting.iter().filter_map(due).min();
@@ -127,8 +127,8 @@ impl PendingData {
         [due, over].into_iter().flatten().min()
     }
 
-    /// A connection that has come, from this address. Where it would be one too many, another is
-    /// looked at once more before it makes room: what it has identified by then is for the caller.
+    /// Adds a connection from this address. If the limit is reached, another is read once more
+    /// before it is closed; the cookie that it has sent by then is returned.
     pub(super) fn admit(
         &mut self,
         poller: &Poller,
@@ -164,16 +164,16 @@ impl PendingData {
         Ok(identified)
     }
 
-    /// Of the source that has most of them, the oldest.
+    /// Returns the oldest of the source with most connections.
     fn next_to_leave(&self) -> Option<u64> {
         let all = || self.waiting.iter();
         let of_source = |one: &PendingStream| all().filter(|other| other.from == one.from).count();
-        // Of equals it is the first, the oldest.
+        // Among equals, the first is the oldest.
         let next = all().min_by_key(|one| Reverse(of_source(one)));
         next.map(|one| one.token)
     }
 
-    /// Something has come from the one with this token; the connection, once its cookie is there.
+    /// Reads from the connection with this token. Returns it once its cookie is complete.
     pub(super) fn receive(&mut self, poller: &Poller, token: u64) -> Option<Identified> {
         let at = self.waiting.iter().position(|one| one.token == token)?;
         match self.waiting[at].read() {
@@ -199,7 +199,7 @@ impl PendingData {
         }
     }
 
-    /// Those whose time is over are closed. Who is to be heard though nothing has come.
+    /// Closes connections whose time is over. Returns those whose transport is due.
     pub(super) fn handle_timeout(&mut self, poller: &Poller, now_ns: u64) -> Vec<u64> {
         let is_over = |pending: &PendingStream| pending.until_ns <= now_ns;
         while self.waiting.front().is_some_and(is_over) {
@@ -215,7 +215,7 @@ impl PendingData {
 
     fn remove(&mut self, poller: &Poller, at: usize) -> Option<PendingStream> {
         let pending = self.waiting.remove(at)?;
-        // It is the caller's, or closed, anyway.
+        // It is the caller's now, or closed.
         let _ = poller.remove(pending.stream.fd());
         Some(pending)
     }
@@ -272,7 +272,7 @@ mod tests {
             admitted.unwrap()
         }
 
-        /// Waits until something has come from somebody, and reads_until all of them.
+        /// Waits until something arrives, and reads all connections.
         fn receive(&mut self) -> Vec<Identified> {
             let mut events = Events::with_capacity(8);
             self.poller.wait(&mut events, None, Clock::new()).unwrap();
@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(harness.pending.waiting.len(), PENDING_DATA_MAX);
         near.write(&[9; 16]).unwrap();
         assert_eq!(harness.receive().pop().unwrap().cookie, [9; 16]);
-        // The first to come was the one to go.
+        // The oldest was closed.
         assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
         let kept = silent[1].read(&mut [0]).unwrap_err();
         assert_eq!(kept.kind(), io::ErrorKind::WouldBlock);

@@ -1,4 +1,4 @@
-//! A listener's thread: accepts, listens to each client's handshake, hands on. It waits in one place.
+//! A listener's thread: accepts connections, speaks the handshake, delivers. It waits in one place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,17 +20,17 @@ use crate::answer::Answer;
 use crate::watch::Watch;
 use crate::{config, host};
 
-/// Clients at a time; further ones wait in the kernel.
+/// Pending clients at a time; further ones wait in the kernel.
 const PENDING_MAX: usize = 1024;
 
-/// What a listener spends on those who have not said where they want to go.
+/// What a listener spends on clients that have not named their destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// Clients at a time; further ones wait in the kernel.
+    /// Pending clients at a time; further ones wait in the kernel.
     pub(super) pending: usize,
-    /// How long a handshake may take, ns.
+    /// Timeout of a handshake, ns.
     pub(super) handshake_ns: u64,
-    /// How long one who was refused may take to read why, ns.
+    /// Time for a refused client to read why, ns.
     pub(super) leave_ns: u64,
 }
 
@@ -44,17 +44,17 @@ impl Default for Limits {
     }
 }
 
-/// Octets that the clients of a listener take at most which have not said where they want to go.
+/// Bytes that the pending clients of a listener take at most.
 pub(crate) const CLIENT_MEMORY: u64 = PENDING_MAX as u64 * HEAD_MAX as u64;
 
-/// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
+/// Pause after the system has run out of descriptors or memory, ns.
 const EXHAUSTED_NS: u64 = 100_000_000;
-/// Connections accepted in a row before others have their turn.
+/// Connections accepted in a row before clients are served.
 const ACCEPT_MAX: usize = 64;
-/// Octets looked at in one call.
+/// Bytes inspected in one call.
 const PEEK_LEN: usize = 2048;
-/// Octets of one who was refused that are thrown away: a close with octets unread is a reset, which
-/// overtakes the refusal.
+/// Bytes discarded from a refused client: a close with unread bytes is a reset, which would
+/// overtake the refusal.
 const LEAVE_BYTES_MAX: usize = 64 << 10;
 
 const ACCEPTOR: u64 = u64::MAX - 1;
@@ -69,14 +69,14 @@ pub(super) struct ClientAcceptor {
     is_closing: Arc<AtomicBool>,
     clock: Clock,
     address: SocketAddr,
-    /// Nothing is accepted before.
+    /// Nothing is accepted before, ns.
     exhausted_until: Option<u64>,
     /// By token. At most `limits.pending`.
     pending: BTreeMap<u64, PendingClient>,
     next_token: u64,
 }
 
-/// A client that has not said yet where it wants to go, or was refused.
+/// A client that has not named its destination, or was refused.
 #[derive(Debug)]
 struct PendingClient {
     stream: Stream,
@@ -88,7 +88,7 @@ struct PendingClient {
 #[derive(Debug)]
 enum State {
     Greeting(Handshake),
-    /// It has been told why not; octets thrown away since.
+    /// It was refused; bytes discarded since.
     Leaving(usize),
 }
 
@@ -126,7 +126,7 @@ impl ClientAcceptor {
         })
     }
 
-    /// Until the listener is closed.
+    /// Runs until the listener is closed.
     pub(super) fn run(mut self, deliver: &dyn Fn(Arrival), report: &dyn Fn(&str)) {
         let mut events = Events::with_capacity(256);
         while !self.is_closing.load(Ordering::Acquire) {
@@ -137,7 +137,7 @@ impl ClientAcceptor {
                 .chain(self.exhausted_until)
                 .min();
             if self.poller.wait(&mut events, deadline, self.clock).is_err() {
-                // It fails for a descriptor that is none, and for nothing else.
+                // It fails only for an invalid descriptor.
                 return;
             }
             let now = self.clock.now_ns();
@@ -154,7 +154,7 @@ impl ClientAcceptor {
         }
     }
 
-    /// Looks for connections while there is room for them and the system has means for them.
+    /// Accepts while there is room and the system has resources.
     fn watch_acceptor(&mut self) {
         let wanted = self.pending.len() < self.limits.pending && self.exhausted_until.is_none();
         if self.acceptor.set(&self.poller, wanted).is_err() {
@@ -174,7 +174,7 @@ impl ClientAcceptor {
                     self.exhausted_until = Some(now + EXHAUSTED_NS);
                     let listener = self.address;
                     report(&format!(
-                        "listener at {listener}: {error}; connections wait until there is room"
+                        "listener at {listener}: {error}; connections wait in the kernel"
                     ));
                     return;
                 }
@@ -185,7 +185,7 @@ impl ClientAcceptor {
     }
 
     fn admit(&mut self, stream: Stream, client: SocketAddr, now: u64, deliver: &dyn Fn(Arrival)) {
-        // Whoever is not let in is reset by the drop.
+        // The drop resets a client that may not connect.
         if !self.listener.admits(client) {
             return;
         }
@@ -233,8 +233,8 @@ impl ClientAcceptor {
         }
     }
 
-    /// Where a diverted connection was going to: REDIRECT has noted it, TPROXY leaves it as it was.
-    /// None where that is this listener: whoever connects to it directly would go round in circles.
+    /// Returns the original destination of a diverted connection: REDIRECT has recorded it, TPROXY
+    /// preserves it. `None` if that is this listener: a direct connection would loop.
     fn destination(&self, stream: &Stream) -> Option<SocketAddr> {
         let to = stream
             .original_destination()
@@ -273,10 +273,10 @@ impl ClientAcceptor {
 }
 
 impl PendingClient {
-    /// Reads what belongs to the handshake, and answers it.
+    /// Reads the handshake, and answers it.
     ///
     /// # Errors
-    /// That of the connection.
+    /// The error of the connection.
     fn serve(&mut self, now: u64, leave_ns: u64) -> io::Result<Progress> {
         let mut octets = [0; PEEK_LEN];
         loop {
@@ -299,14 +299,14 @@ impl PendingClient {
                 Step::Done(_) => handshake.take_metadata(),
                 _ => Metadata::default(),
             };
-            // They are there.
+            // These bytes have been peeked.
             self.stream.read(&mut octets[..taken])?;
             match step {
                 Step::More => {}
                 Step::Reply(reply) => self.tell(reply)?,
                 Step::Done(to) => return Ok(Progress::Goes(to, answer, metadata)),
                 Step::Refuse(refusal) => {
-                    // What it is told arrives.
+                    // The client gets the refusal.
                     self.stream.finish_on_drop();
                     self.tell(&refusal)?;
                     self.stream.shutdown_send();
@@ -317,7 +317,7 @@ impl PendingClient {
         }
     }
 
-    /// A few octets, for which a new connection always has room.
+    /// Sends a few bytes, for which a new connection always has room.
     fn tell(&self, octets: &[u8]) -> io::Result<()> {
         match self.stream.write(octets)? {
             count if count == octets.len() => Ok(()),

@@ -1,4 +1,4 @@
-//! Connections that clients of a listener have opened, with their destinations.
+//! Accepted connections with their destinations.
 
 use std::net::SocketAddr;
 
@@ -8,19 +8,18 @@ use haul_xsp::wire::{Endpoint, Metadata};
 use crate::answer::Answer;
 use crate::caller::{Call, Party};
 
-/// A connection that wants to go somewhere. Nothing behind what its listener speaks has been read from
-/// it.
+/// An accepted connection. Exactly its handshake has been read from it.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// The connection, which never waits, and is reset when it is dropped.
+    /// The connection, which never blocks, and is reset when it is dropped.
     pub(crate) stream: Stream,
-    /// Who came.
+    /// The client's address.
     pub(crate) client: SocketAddr,
-    /// Where to.
+    /// The destination.
     pub(crate) to: Endpoint,
-    /// How it is answered.
+    /// The protocol of the reply.
     pub(crate) answer: Answer,
-    /// What the client says about it.
+    /// Metadata from the client.
     pub(crate) metadata: Metadata,
 }
 
@@ -37,14 +36,14 @@ impl From<Arrival> for Call {
     }
 }
 
-/// How a listener learns where a connection wants to go.
+/// How a listener learns the destination of a connection.
 #[derive(Debug, Clone)]
 pub(super) enum Greeting {
-    /// All go there.
+    /// All connections go there.
     Known(Endpoint),
-    /// Where the client connected to, which the kernel knows.
+    /// The kernel knows where the client connected to.
     Diverted,
-    /// The client says it.
+    /// The client names it.
     Socks5,
     Http,
 }

@@ -1,4 +1,5 @@
-//! HTTP CONNECT (RFC 9110 §9.3.6) in HTTP/1 (RFC 9112): the request's head, up to its blank line.
+//! HTTP CONNECT (RFC 9110 §9.3.6) in HTTP/1 (RFC 9112): the head of the request, up to its blank
+//! line.
 
 use haul_xsp::wire::{Endpoint, Metadata};
 
@@ -6,33 +7,33 @@ use super::step::Step;
 use crate::answer::http_refusal;
 use crate::host::HostPort;
 
-/// Most octets of a head.
+/// Longest head, bytes.
 pub(super) const HEAD_MAX: usize = 8 << 10;
 
-/// What a client has said so far.
+/// The request so far.
 #[derive(Debug, Default)]
 pub(crate) struct Connect {
-    /// The line that is coming, without its end.
+    /// The current line, without its end.
     line: Vec<u8>,
-    /// Octets taken. At most [`HEAD_MAX`].
+    /// Bytes taken. At most [`HEAD_MAX`].
     taken: usize,
     request: Option<Request>,
     metadata: Metadata,
 }
 
-/// What the request line said, and its fields that matter.
+/// The request line, and the fields that matter.
 #[derive(Debug)]
 struct Request {
     to: Endpoint,
-    /// HTTP/1.1, which must have a field `Host`.
+    /// HTTP/1.1, which requires a Host field.
     needs_host: bool,
     hosts: usize,
 }
 
-/// Why a request is refused: the status, fields that go with it, and why, for people.
+/// A refusal: status, header fields, and the reason for people.
 type Refusal = (&'static str, &'static str, &'static str);
 
-/// The field with what a client says about its connection, `KEY=VALUE`. There may be several.
+/// The field with metadata, `KEY=VALUE`. It may be repeated.
 const METADATA: &[u8] = b"Haul-Metadata";
 
 const BAD_REQUEST: &str = "400 Bad Request";
@@ -67,7 +68,7 @@ impl Connect {
         match (octet, self.line.last()) {
             (b'\n', _) => {
                 let line = std::mem::take(&mut self.line);
-                // A bare line feed may end a line as well (RFC 9112 §2.2).
+                // A bare line feed also ends a line (RFC 9112 §2.2).
                 self.handle_line(line.strip_suffix(b"\r").unwrap_or(&line))
             }
             (_, Some(b'\r')) => Err((BAD_REQUEST, "", "a carriage return stands alone")),
@@ -81,7 +82,7 @@ impl Connect {
 
     fn handle_line(&mut self, line: &[u8]) -> Result<Option<Endpoint>, Refusal> {
         match &mut self.request {
-            // Empty lines before a request are passed over (§2.2).
+            // Empty lines before a request are skipped (§2.2).
             None if line.is_empty() => {}
             None => self.request = Some(request_line(line)?),
             Some(request) if line.is_empty() => {
@@ -103,7 +104,7 @@ impl Connect {
     }
 }
 
-/// Method, target, version (RFC 9112 §3), with exactly one space between them.
+/// Parses method, target and version (RFC 9112 §3), separated by exactly one space.
 fn request_line(line: &[u8]) -> Result<Request, Refusal> {
     let words = std::str::from_utf8(line).ok().and_then(|line| {
         let (method, rest) = line.split_once(' ')?;
@@ -136,7 +137,7 @@ fn request_line(line: &[u8]) -> Result<Request, Refusal> {
     })
 }
 
-/// Name and value of a field; no space may stand before it or its colon (§5.1, §5.2).
+/// Splits name and value of a field; no space may precede the name or its colon (§5.1, §5.2).
 fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let is_token = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet);
     let name = line.split(|octet| *octet == b':').next().unwrap_or(line);
@@ -163,7 +164,7 @@ mod tests {
         Step::Done(Endpoint { address, port })
     }
 
-    /// The status of the refusal.
+    /// Returns the status of the refusal.
     fn refused(head: &str) -> String {
         match run(start, head.as_bytes()).2 {
             Step::Refuse(refusal) => {

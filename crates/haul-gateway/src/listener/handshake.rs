@@ -1,4 +1,4 @@
-//! What a client says before its stream begins, and what it is told meanwhile.
+//! The handshake with a client, before its stream begins.
 
 use haul_xsp::wire::Metadata;
 
@@ -7,7 +7,7 @@ use super::socks::Socks;
 use super::step::Step;
 use crate::answer::Answer;
 
-/// A handshake under way.
+/// A handshake in progress.
 #[derive(Debug)]
 pub(crate) enum Handshake {
     Socks(Socks),
@@ -15,7 +15,7 @@ pub(crate) enum Handshake {
 }
 
 impl Handshake {
-    /// Takes the octets that belong to the handshake, from the front; how many. Nothing follows
+    /// Takes bytes of the handshake from the front, and returns how many. Nothing follows
     /// [`Step::Done`] and [`Step::Refuse`].
     pub(crate) fn handle(&mut self, octets: &[u8]) -> (usize, Step) {
         match self {
@@ -24,7 +24,7 @@ impl Handshake {
         }
     }
 
-    /// What the client has said about its connection.
+    /// Takes the metadata from the client.
     pub(crate) fn take_metadata(&mut self) -> Metadata {
         match self {
             Self::Socks(_) => Metadata::default(),
@@ -40,8 +40,8 @@ impl Handshake {
     }
 }
 
-/// A handshake with octets that come in pieces of `len`: everything that is sent, how many octets
-/// are taken, the last step.
+/// Runs a handshake with bytes in pieces of `len`. Returns what is sent, how many bytes are taken,
+/// and the last step.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn listen(
     mut handshake: Handshake,
@@ -66,7 +66,7 @@ pub(crate) fn listen(
 pub(super) mod tests {
     use super::*;
 
-    /// As [`listen`], and the same in whatever pieces the octets come.
+    /// Runs [`listen`], and checks that the outcome does not depend on the pieces.
     pub(crate) fn run(start: fn() -> Handshake, octets: &[u8]) -> (Vec<u8>, usize, Step) {
         let whole = listen(start(), octets, octets.len().max(1));
         for len in [1, 2, 7] {

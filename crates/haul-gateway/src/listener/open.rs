@@ -1,4 +1,4 @@
-//! Opening a listener: its socket, and the thread that serves its clients.
+//! Opens a listener: its socket, and the thread that serves its clients.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use super::acceptor::{ClientAcceptor, Limits};
 use super::arrival::{Arrival, Greeting};
 use crate::config::{self, ListenerKind};
 
-/// A listener that is open, until it is dropped.
+/// An open listener. Dropping it closes it.
 #[derive(Debug)]
 pub(crate) struct Listener {
     address: SocketAddr,
@@ -23,30 +23,29 @@ pub(crate) struct Listener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// A listener that cannot be opened.
+/// States why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
-    /// It has nowhere to lead to.
-    #[error("the listener at {0} leads nowhere: it needs `to`")]
+    /// It has no destination.
+    #[error("the listener at {0} has no destination; set `to`")]
     NoDestination(SocketAddr),
-    /// The system does not let it.
+    /// The system refuses.
     #[error("cannot open the listener at {address}: {source}")]
     System {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
 impl Listener {
-    /// Listens, and hands on each connection that says where it wants to go. `deliver` is called on
-    /// the listener's thread and must not wait; so is `report`, each time that the system has no means
-    /// for a connection, with what became of it.
+    /// Opens a listener, and delivers each connection with its destination. `deliver` runs on the
+    /// listener's thread and must not block. The same holds for `report`, which is called each time
+    /// the system lacks resources for a connection.
     ///
     /// # Errors
-    /// No destination where there must be one; the system's: the address is taken, or not of this
-    /// machine, or not allowed.
+    /// The destination is missing; or the address is in use, not this machine's, or not permitted.
     pub(crate) fn open(
         config: &config::Listener,
         deliver: impl Fn(Arrival) + Send + Sync + 'static,
@@ -98,13 +97,13 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     pub(crate) const fn local_addr(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whether TPROXY can hand connections to it; a transparent listener without the right for that has
-    /// only REDIRECT's.
+    /// Whether TPROXY works with it. Without CAP_NET_ADMIN a transparent listener takes only what
+    /// REDIRECT diverts.
     pub(crate) const fn takes_tproxy(&self) -> bool {
         self.takes_tproxy
     }
@@ -115,14 +114,14 @@ impl Drop for Listener {
         self.is_closing.store(true, Ordering::Release);
         self.waker.wake();
         if let Some(thread) = self.thread.take() {
-            // Where it panicked, that was told.
+            // A panic has been reported already.
             let _ = thread.join();
         }
     }
 }
 
-/// Connections that come in are reset when they are dropped, or this process ends, until they have
-/// ended in order.
+/// Accepted connections are reset when they are dropped or this process ends, until they have ended
+/// in order.
 fn bind(config: &config::Listener) -> io::Result<(Acceptor, bool)> {
     let (acceptor, takes_tproxy) = match config.kind {
         ListenerKind::Transparent => bind_transparent(config.listen)?,

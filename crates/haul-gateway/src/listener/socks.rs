@@ -1,4 +1,4 @@
-//! SOCKS 5 (RFC 1928), of which a client needs CONNECT and no authentication.
+//! SOCKS 5 (RFC 1928): CONNECT without authentication.
 
 use haul_xsp::wire::{Address, Endpoint};
 
@@ -16,13 +16,13 @@ const COMMAND_CONNECT: u8 = 1;
 const ADDRESS_V4: u8 = 1;
 const ADDRESS_NAME: u8 = 3;
 const ADDRESS_V6: u8 = 4;
-/// The longest message: a request with a name of 255 octets.
+/// The longest message: a request with a name of 255 bytes.
 const MESSAGE_MAX: usize = 4 + 1 + 255 + 2;
 
-/// What a client has said so far.
+/// The handshake so far.
 #[derive(Debug, Default)]
 pub(crate) struct Socks {
-    /// Of the message that is coming. At most [`MESSAGE_MAX`].
+    /// The current message. At most [`MESSAGE_MAX`].
     message: Vec<u8>,
     is_greeted: bool,
 }
@@ -59,7 +59,7 @@ impl Socks {
         }
     }
 
-    /// Version, number of methods, methods (§3).
+    /// Handles version, number of methods, methods (§3).
     fn greeting(&mut self, message: &[u8]) -> Step {
         if !message[2..].contains(&METHOD_NONE) {
             return Step::Refuse(vec![VERSION, METHOD_NO_ACCEPTABLE]);
@@ -69,19 +69,19 @@ impl Socks {
     }
 }
 
-/// How long a greeting is, as far as is known.
+/// Returns the length of a greeting, as far as it is known.
 fn greeting_len(message: &[u8]) -> Result<usize, Vec<u8>> {
     match *message {
         [] => Ok(1),
-        // Of SOCKS 4, and of what is no SOCKS at all: no answer would be understood.
+        // SOCKS 4, or no SOCKS at all: the client would understand no answer.
         [version, ..] if version != VERSION => Err(Vec::new()),
         [_] => Ok(2),
         [_, methods, ..] => Ok(2 + usize::from(methods)),
     }
 }
 
-/// How long a request is, as far as is known: version, command, a zero, the type of the address,
-/// the address, the port (§4).
+/// Returns the length of a request, as far as it is known: version, command, a zero, address type,
+/// address, port (§4).
 fn request_len(message: &[u8]) -> Result<usize, Vec<u8>> {
     match *message {
         [] => Ok(1),
@@ -95,7 +95,7 @@ fn request_len(message: &[u8]) -> Result<usize, Vec<u8>> {
     }
 }
 
-/// A whole request.
+/// Handles a complete request.
 fn request(message: &[u8]) -> Step {
     let refuse = |code| Step::Refuse(socks_refusal(code).to_vec());
     let ([_, command, _, kind, rest @ ..], Some(port)) = (message, message.last_chunk::<2>())

@@ -2,15 +2,15 @@
 
 use haul_xsp::wire::Endpoint;
 
-/// What is to be done, once the octets that were taken are read.
+/// What to do after the taken bytes are read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Nothing: all octets are taken, and more must come.
+    /// Wait for more: all bytes are taken.
     More,
-    /// This is to be sent. More follows, perhaps in what was not taken.
+    /// Send this. More follows, perhaps in the bytes not taken.
     Reply(&'static [u8]),
-    /// The client is to be connected there. What follows is its stream's.
+    /// Connect the client to this destination. What follows is its stream.
     Done(Endpoint),
-    /// This is to be sent, and the connection closed.
+    /// Send this, and close.
     Refuse(Vec<u8>),
 }

@@ -128,7 +128,7 @@ fn a_client_of_http_is_handed_on() {
 }
 
 #[test]
-fn a_forwarding_door_has_one_destination_and_says_nothing() {
+fn a_forwarding_listener_has_one_destination_and_says_nothing() {
     let mut config = config(ListenerKind::Forward);
     assert!(matches!(
         Listener::open(&config, drop, |_| {}),
@@ -193,10 +193,10 @@ fn one_who_says_nothing_is_shown_out_and_one_who_speaks_is_not() {
     };
     let (listener, arrivals) = open_with(&config(ListenerKind::Socks5), limits);
     let silent = Client::connect(listener.local_addr());
-    let half = Client::connect(listener.local_addr());
-    half.log(&SOCKS_HELLO[..3]);
+    let partial = Client::connect(listener.local_addr());
+    partial.log(&SOCKS_HELLO[..3]);
     assert_eq!(silent.hear(1).0, b"");
-    assert_eq!(half.hear(3).0, [5, 0]);
+    assert_eq!(partial.hear(3).0, [5, 0]);
     ask(&listener, &arrivals, SOCKS_HELLO, Answer::Socks5);
     assert!(arrivals.is_empty());
 }
@@ -294,7 +294,7 @@ fn curl_understands_what_it_is_told() {
 }
 
 #[test]
-fn a_door_closes_when_it_is_dropped_and_its_guests_are_gone() {
+fn a_listener_closes_when_it_is_dropped_and_its_clients_are_gone() {
     let (listener, _arrivals) = open(ListenerKind::Socks5);
     let address = listener.local_addr();
     let client = Client::connect(address);
@@ -306,7 +306,7 @@ fn a_door_closes_when_it_is_dropped_and_its_guests_are_gone() {
 }
 
 #[test]
-fn one_who_connects_to_a_transparent_door_itself_is_reset() {
+fn one_who_connects_to_a_transparent_listener_itself_is_reset() {
     let (listener, arrivals) = open(ListenerKind::Transparent);
     let client = Client::connect(listener.local_addr());
     assert_eq!(client.hear(1), (Vec::new(), false));
@@ -314,7 +314,7 @@ fn one_who_connects_to_a_transparent_door_itself_is_reset() {
 }
 
 #[test]
-fn a_stranger_is_reset_where_clients_are_listed() {
+fn an_unlisted_client_is_reset_where_clients_are_listed() {
     let mut config = config(ListenerKind::Http);
     config.clients = vec!["192.0.2.0/24".parse().unwrap()];
     let (listener, arrivals) = open_with(&config, Limits::default());

@@ -1,4 +1,4 @@
-//! Who sets paths up.
+//! Back ends that set paths up.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::http;
 use super::request::{Action, Outcome, Request};
 use crate::config::PathSignalling;
 
-/// Who is asked.
+/// A back end.
 #[derive(Debug)]
 pub(crate) enum Backend {
     Nobody,
@@ -19,8 +19,10 @@ pub(crate) enum Backend {
 }
 
 impl Backend {
+    /// Creates the configured back end.
+    ///
     /// # Errors
-    /// A line for the operator: no program, no URL, roots that cannot be read.
+    /// States in one line what is missing: the program, the URL, or readable roots.
     pub(crate) fn new(config: &PathSignalling) -> Result<Self, String> {
         Ok(match config {
             PathSignalling::None => Self::Nobody,

@@ -1,4 +1,5 @@
-//! A program that is run for each request: it reads JSON and says by lines how it goes.
+//! A program that is run for each request. It reads JSON, and writes a line for each change of
+//! state.
 
 use std::io::Read as _;
 use std::os::fd::AsFd as _;
@@ -11,14 +12,14 @@ use haul_xsp::wire::PathState;
 
 use super::request::{Action, Outcome, Patience, Request, outcome, state_of, words};
 
-/// Octets of a line that are read.
+/// Longest line that is kept, bytes.
 const LINE_BYTES_MAX: usize = 1 << 10;
-/// Time for it to end when it has said how it went.
+/// Time for the program to exit after its final line.
 const GRACE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Program {
-    /// It and its arguments: never empty.
+    /// The program and its arguments; never empty.
     words: Vec<String>,
     timeout: Duration,
 }
@@ -34,7 +35,7 @@ impl Program {
         })
     }
 
-    /// Runs it. Whatever it leaves behind in its process group is ended.
+    /// Runs the program. Everything left in its process group is killed.
     pub(super) fn ask(
         &self,
         request: &Request,
@@ -53,13 +54,13 @@ impl Program {
         let stdout = child.stdout.take();
         let said = stdout.and_then(|stdout| listen(stdout, action, &mut patience, tell));
         if said.is_none() && patience.left_ns() == 0 {
-            let text = format!("{} has not said how it went in time", self.words[0]);
+            let text = format!("{} timed out", self.words[0]);
             tell(PathState::Failed, &text);
         } else if said.is_none() && !patience.is_over() {
-            let text = format!("{} ended without saying how it went", self.words[0]);
+            let text = format!("{} exited without a final state", self.words[0]);
             tell(PathState::Failed, &text);
         }
-        // Where it fails there is nothing to end.
+        // If it fails, nothing is left to kill.
         let _ = haul_io::process::kill_group(&mut child);
         said.unwrap_or(Outcome::Unknown)
     }
@@ -67,17 +68,18 @@ impl Program {
     fn spawn(&self, asked: &[u8]) -> std::io::Result<Child> {
         Command::new(&self.words[0])
             .args(&self.words[1..])
-            // A file, so that a program that does not read cannot hold up who writes.
+            // A file, so that a program that does not read cannot block this thread.
             .stdin(haul_io::file::memory_file(asked)?)
             .stdout(Stdio::piped())
             .process_group(0)
-            // It is no service of the manager's.
+            // The program is not a service of the service manager.
             .env_remove("NOTIFY_SOCKET")
             .spawn()
     }
 }
 
-/// Hands on what it says, until its end; how the request ended, if it says so.
+/// Reports the program's lines until it exits. Returns how the request ended, if the program said
+/// so.
 fn listen(
     mut stdout: ChildStdout,
     action: Action,
@@ -87,7 +89,7 @@ fn listen(
     let (mut line, mut said) = (Vec::new(), None);
     let mut octets = [0; 4096];
     while patience.wait_for(stdout.as_fd()) {
-        // It is readable. A pipe that fails has ended.
+        // The pipe is readable. A read error counts as its end.
         let count = stdout.read(&mut octets).unwrap_or(0);
         let ends = if count == 0 {
             &b"\n"[..]
@@ -185,7 +187,7 @@ mod tests {
             let (outcome, heard) = create(script);
             assert_eq!(outcome, Outcome::Unknown, "{script}");
             assert!(
-                heard.last().unwrap().1.contains("without saying"),
+                heard.last().unwrap().1.contains("without a final state"),
                 "{heard:?}"
             );
         }
@@ -206,10 +208,9 @@ mod tests {
         let never = Signal::new().unwrap();
         let (outcome, heard) = run(&script, Action::Create, Duration::from_secs(2), &never);
         assert_eq!(outcome, Outcome::Unknown);
-        assert!(heard[0].1.contains("in time"), "{heard:?}");
+        assert!(heard[0].1.contains("timed out"), "{heard:?}");
         let pid = std::fs::read_to_string(file).unwrap();
-        // Gone, or a zombie that its new parent has not yet waited for. Its group is killed, but
-        // nobody here waits for it.
+        // Gone, or a zombie whose parent has not reaped it yet.
         let is_gone = || {
             let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim()));
             state.map_or(true, |state| {
@@ -220,7 +221,7 @@ mod tests {
         while !is_gone() {
             waits += 1;
             assert!(waits < 1_000, "{} is still there", pid.trim());
-            // Nobody sets it: a pause of 10 ms.
+            // Nothing sets the signal: this is a pause of 10 ms.
             let _ = haul_io::notify::wait_readable([never.as_fd()], Some(10_000_000));
         }
     }

@@ -1,4 +1,4 @@
-//! A service that is asked over HTTP: it gets the request as JSON, and answers with a state.
+//! A service that is asked over HTTP. It gets the request as JSON, and responds with a state.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -12,11 +12,11 @@ use ureq::{Agent, Error};
 
 use super::request::{Action, Outcome, Patience, Request, outcome, state_of, words};
 
-/// Octets of an answer.
+/// Longest response, bytes.
 const ANSWER_BYTES_MAX: u64 = 64 << 10;
-/// Time between two questions how it goes, ns.
+/// Polling interval of a pending request, ns.
 const AGAIN_NS: u64 = 2_000_000_000;
-/// Time for one answer, which may be that it is under way.
+/// Timeout of one response, which may be that the request is pending.
 const ANSWER: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -38,7 +38,7 @@ impl Service {
         let is_safe = url.starts_with("https://");
         if !is_safe && !url.starts_with("http://") {
             return Err(format!(
-                "[path] url = '{url}' begins with neither http:// nor https://"
+                "[path] url = '{url}' must begin with http:// or https://"
             ));
         }
         let config = Agent::config_builder()
@@ -50,7 +50,7 @@ impl Service {
             Some(roots) if is_safe => config.tls_config(tls(roots)?),
             None if is_safe => {
                 return Err(
-                    "[path] with https needs `roots`: the file of the roots to verify_chain"
+                    "[path] with https needs `roots`: a PEM file with the roots to trust"
                         .to_owned(),
                 );
             }
@@ -63,7 +63,7 @@ impl Service {
         })
     }
 
-    /// Asks, and asks again how it goes while it is under way.
+    /// Sends a request, and polls while it is pending.
     pub(super) fn ask(
         &self,
         request: &Request,
@@ -93,10 +93,7 @@ impl Service {
             now = Action::Query;
             if !patience.pause(AGAIN_NS) {
                 if patience.left_ns() == 0 {
-                    tell(
-                        PathState::Failed,
-                        "the service has not said how it went in time",
-                    );
+                    tell(PathState::Failed, "the service timed out");
                 }
                 return Outcome::Unknown;
             }
@@ -115,12 +112,12 @@ impl Service {
             .read_to_string();
         let body = body.map_err(failed)?;
         if !status.is_success() {
-            return Err(format!("{} says {status}", self.url));
+            return Err(format!("{} responded with {status}", self.url));
         }
         let answer: Option<Answer> = serde_json::from_str(&body).ok();
         answer
             .and_then(|answer| Some((state_of(&answer.state)?, words(&answer.text))))
-            .ok_or_else(|| format!("{}: its answer is no state of a path", self.url))
+            .ok_or_else(|| format!("{}: the response is not the state of a path", self.url))
     }
 }
 
@@ -152,7 +149,7 @@ mod tests {
     use super::*;
     use crate::path::request::tests::request;
 
-    /// A service that gives these answers, one to a request; and the requests.
+    /// Runs a service that gives these responses in turn. Returns its URL and the requests.
     fn serve(answers: Vec<&'static str>) -> (String, mpsc::Receiver<String>) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}/path", listener.local_addr().unwrap());
@@ -230,7 +227,7 @@ mod tests {
         }
         let (outcome, heard, _) = ask(vec![PENDING], Duration::from_secs(1));
         assert!(
-            outcome == Outcome::Unknown && heard.last().unwrap().1.contains("in time"),
+            outcome == Outcome::Unknown && heard.last().unwrap().1.contains("timed out"),
             "{heard:?}"
         );
     }

@@ -1,7 +1,7 @@
-//! Paths asked of the network when a session opens, and given back when it ends: by a program or a
-//! service of the operator's, which knows what its network can do.
+//! Paths that sessions ask of the network when they open, and release when they end. An operator's
+//! program or service sets them up.
 //!
-//! Map: `request` what is asked and how it ends · `backend` who is asked · `exec` a program · `http` a
+//! Map: `request` a request and its outcome · `backend` who is asked · `exec` a program · `http` a
 //! service.
 
 mod backend;

@@ -1,4 +1,4 @@
-//! What is asked of a back end, and how a request ends.
+//! Requests to a back end, and their outcomes.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use crate::config::PathRule;
 
-/// Characters of what a back end says that are kept.
+/// Characters kept of a back end's text.
 const WORDS_MAX: usize = 200;
 
 /// What a back end is to do.
@@ -19,25 +19,24 @@ const WORDS_MAX: usize = 200;
 pub(crate) enum Action {
     /// Set the path up.
     Create,
-    /// Say how it is.
+    /// Report the state.
     Query,
     /// Take it down.
     Delete,
 }
 
-/// What is asked of a back end, as it reads it.
+/// A request, as the back end reads it.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Request {
-    /// The form of this.
+    /// The version of this format.
     version: u32,
     action: Action,
-    /// This gateway, by its name.
+    /// The name of this gateway.
     pub(crate) gateway: String,
-    /// The session, in hexadecimal: with `request` the name of the path.
+    /// The session, in hexadecimal. With `request` it identifies the path.
     pub(crate) session: String,
     pub(crate) request: u32,
-    /// The session's hops from the opener to the terminus, and how many of them are behind this
-    /// gateway.
+    /// The session's hops from the opener to the terminus, and this gateway's place among them.
     pub(crate) hops: Vec<String>,
     pub(crate) position: usize,
     pub(crate) rules: Vec<PathRule>,
@@ -62,12 +61,12 @@ impl Request {
             action,
             ..self.clone()
         };
-        // Maps with keys of text and numbers: there is nothing that it could refuse.
+        // Maps with text and numbers always serialize.
         serde_json::to_vec(&asked).unwrap_or_default()
     }
 }
 
-/// How a path is, in the word that back ends use.
+/// Returns the word for a state.
 pub(crate) const fn word(state: PathState) -> &'static str {
     match state {
         PathState::Pending => "pending",
@@ -88,7 +87,7 @@ pub(super) fn state_of(word: &str) -> Option<PathState> {
     states.into_iter().find(|state| self::word(*state) == word)
 }
 
-/// How a request ends with a back end's saying this; not yet, where it is under way.
+/// Returns the outcome of a request in this state; `None` while it is pending.
 pub(super) fn outcome(action: Action, state: PathState) -> Option<Outcome> {
     match (action, state) {
         (_, PathState::Pending) => None,
@@ -98,28 +97,28 @@ pub(super) fn outcome(action: Action, state: PathState) -> Option<Outcome> {
     }
 }
 
-/// What others say, fit for a line.
+/// Makes a peer's text fit for a log line.
 pub(crate) fn words(text: &str) -> String {
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
     plain.take(WORDS_MAX).collect::<String>().trim().to_owned()
 }
 
-/// How a request to a back end ended.
+/// How a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It is as it was wanted.
+    /// The back end has done it.
     Done,
-    /// The back end says that it cannot be.
+    /// The back end refuses.
     Refused,
-    /// The back end did not say how it went: something may be left in the network.
+    /// The back end did not answer: something may be left in the network.
     Unknown,
 }
 
-/// Time and interruption of a request.
+/// Deadline and cancellation of a request.
 pub(super) struct Patience<'a> {
-    /// Readable when nobody wants it any more.
+    /// Readable once the path is no longer wanted.
     end: &'a Signal,
-    /// When the back end must have said how it went, ns.
+    /// Deadline, ns.
     until_ns: u64,
 }
 
@@ -133,7 +132,7 @@ impl<'a> Patience<'a> {
         patience
     }
 
-    /// So long and no longer.
+    /// Shortens the deadline.
     pub(super) fn shorten(&mut self, time: Duration) {
         let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.until_ns = self.until_ns.min(Clock::new().now_ns().saturating_add(ns));
@@ -147,7 +146,8 @@ impl<'a> Patience<'a> {
         self.left_ns() == 0 || wait_readable([self.end.as_fd()], Some(0)).unwrap_or(true)
     }
 
-    /// Waits until `fd` is readable; false when it is all over before.
+    /// Waits until `fd` is readable; false if the deadline passes or the request is cancelled
+    /// first.
     pub(super) fn wait_for(&self, fd: BorrowedFd<'_>) -> bool {
         while !self.is_over() {
             let fds = [fd, self.end.as_fd()];
@@ -158,10 +158,10 @@ impl<'a> Patience<'a> {
         false
     }
 
-    /// Waits for so long; false when it is all over before.
+    /// Waits for `time_ns`; false if the deadline passes or the request is cancelled first.
     pub(super) fn pause(&self, time_ns: u64) -> bool {
         let time_ns = time_ns.min(self.left_ns());
-        // A signal may end it early, and that is no harm.
+        // A signal may end the wait early; that does no harm.
         let _ = wait_readable([self.end.as_fd()], Some(time_ns));
         !self.is_over()
     }

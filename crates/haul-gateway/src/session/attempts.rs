@@ -1,5 +1,5 @@
-//! Which data channels a segment tries: asked for, accepted, connected, and the next kind when one
-//! fails.
+//! The data channels that a segment tries: asked for, accepted, connected; and the next kind when
+//! one fails.
 
 use std::sync::Arc;
 
@@ -17,36 +17,36 @@ use crate::host::endpoint;
 use crate::log::Level;
 use crate::shared::{SessionHandle, Shared};
 
-/// Data channels of a segment, at most: several attempts may be under way before the peer has
-/// answered the first.
+/// Most data channels of a segment. Several attempts may be in flight before the peer has answered
+/// the first.
 pub(crate) const LANES_MAX: u16 = 16;
 
-/// A kind of channel that is lost so often is given up.
+/// A kind is given up after this many losses.
 const LOSSES_MAX: u32 = 3;
-/// But one that has lasted so long before is not, ns.
+/// A channel that has lasted this long resets the count, ns.
 const LASTING_NS: u64 = 60 * SECOND_NS;
-/// What the end that opened a segment tries, the best first.
+/// The kinds that the end which opened the segment tries, best first.
 #[derive(Debug, Default)]
 pub(super) struct Attempts {
     kinds: Vec<ChannelKind>,
-    /// The one that is tried or used.
+    /// The kind that is tried or used.
     at: usize,
     lanes: u16,
-    /// What the network lets pass: bits per second, and octets beyond that.
+    /// What the network allows: bits per second, and burst bytes.
     rate_bps: Option<u64>,
     burst_bytes: Option<u64>,
-    /// What became of those before it, for people.
+    /// What became of the kinds before it, for log lines.
     given_up: Vec<String>,
-    /// Channels that were asked for in the present attempt.
+    /// Channels asked for in the present attempt.
     asked: Vec<ChanId>,
     /// Since when the present kind has been in use.
     used_since: Option<Time>,
-    /// How often it was lost, each time soon after it was there.
+    /// Losses of the present kind, each soon after it was up.
     losses: u32,
 }
 
 impl Attempts {
-    /// Of a segment that is open: what was agreed on, and then what else was offered.
+    /// Creates the list for an open segment: the agreed kind, and then the others offered.
     pub(super) fn new(
         session: &Session,
         offered: &[ChannelKind],
@@ -72,7 +72,7 @@ impl Attempts {
         }
     }
 
-    /// Asks for data channels of the kind whose turn it is.
+    /// Asks the peer for data channels of the present kind.
     pub(super) fn ask(
         &mut self,
         shared: &Arc<Shared>,
@@ -83,9 +83,7 @@ impl Attempts {
             let Some(kind) = self.kinds.get(self.at).copied() else {
                 self.at = 0;
                 let tried = std::mem::take(&mut self.given_up).join("; ");
-                return Err(Lost(format!(
-                    "no kind of data channel can be had ({tried})"
-                )));
+                return Err(Lost(format!("no data channel can be opened ({tried})")));
             };
             if let Err(why) = self.ask_for(kind, shared, session, segment) {
                 self.give_up(shared, session, segment, &why);
@@ -128,12 +126,12 @@ impl Attempts {
         Ok(())
     }
 
-    /// Whether this channel belongs to the present attempt, not to one that was given up.
+    /// Whether this channel belongs to the present attempt.
     pub(super) fn awaits(&self, chan: ChanId) -> bool {
         self.asked.contains(&chan)
     }
 
-    /// The kind whose turn it is cannot be had: the next one's turn.
+    /// Gives up the present kind; the next one follows.
     pub(super) fn give_up(
         &mut self,
         shared: &Shared,
@@ -160,12 +158,12 @@ impl Attempts {
         self.losses = 0;
     }
 
-    /// A data channel may be used.
+    /// A data channel is up.
     pub(super) fn note_up(&mut self, now: Time) {
         self.used_since.get_or_insert(now);
     }
 
-    /// The data channels that were used have broken.
+    /// The data channels in use have broken.
     pub(super) fn note_lost(
         &mut self,
         now: Time,
@@ -193,7 +191,7 @@ impl Attempts {
         }
     }
 
-    /// The peer has agreed to a data channel.
+    /// Connects a channel to which the peer has agreed.
     pub(super) fn connect(
         &self,
         now: Time,
@@ -211,22 +209,21 @@ impl Attempts {
     }
 }
 
-/// Whether this segment's octets are moved by writes, as was agreed when it was opened.
+/// Whether the segment has agreed on push.
 fn pushes(session: &Session) -> bool {
     let segment = session.agreed().segments.first();
     segment.is_some_and(|segment| segment.params.mode() == Mode::Push)
 }
 
-/// The peer need not keep a channel any longer. One whose answer is still to come is closed when
-/// that is here.
+/// Closes a channel. One that the peer has not answered yet is closed when it answers.
 fn close(session: &mut Session, chan: ChanId) {
     if session.is_chan_up(chan) {
-        // Fails only where there is none.
+        // It fails only if there is no such channel.
         let _ = session.close_chan(chan, NackStatus::Done);
     }
 }
 
-/// The peer wants a data channel.
+/// Handles the peer's request for a data channel.
 pub(super) fn on_request(
     shared: &Arc<Shared>,
     handle: &SessionHandle,
@@ -241,7 +238,7 @@ pub(super) fn on_request(
             shared.registers().cookies.insert(cookie, handle.clone());
             segment.cookies.push(cookie);
         }
-        // Fails only where nobody asks any more.
+        // It fails only if the request is gone.
         Err(why) => drop(session.refuse_chan(chan, NackStatus::NoProtocol, &why)),
     }
 }
@@ -252,7 +249,7 @@ fn accept(
     segment: &mut SegmentSide,
     params: ChanParams,
 ) -> Result<[u8; 16], String> {
-    let none = || "not to be had here".to_owned();
+    let none = || "not available here".to_owned();
     let kind = kind(params.proto).ok_or_else(none)?;
     let network = shared.network(kind).ok_or_else(none)?;
     if network.listen.is_none() {
@@ -266,7 +263,7 @@ fn accept(
         let lanes = params.params.streams.unwrap_or(LANES_MAX).min(LANES_MAX);
         let limits = (params.params.rate_bps, params.params.burst_bytes);
         replace(shared, session, segment, network, lanes, limits)?;
-        // As the end with the route does: answers to reads leave devices at line rate.
+        // As at the end with the route: responses to reads leave devices at line rate.
         let (rate_bps, burst_bytes) = match kind {
             ChannelKind::Verbs => (limits.0, peer_burst(limits)),
             _ => (None, None),
@@ -288,13 +285,14 @@ fn accept(
         .map_err(|error| error.to_string())
 }
 
-/// The burst of a path that may be a peer's word: reads and writes are of half of it.
+/// Returns the burst of a path, at least the minimum: it may come from a peer. Reads and writes are
+/// half of it.
 fn peer_burst((rate_bps, burst_bytes): (Option<u64>, Option<u64>)) -> Option<u64> {
     burst(rate_bps, burst_bytes).map(|burst| burst.max(BURST_MIN))
 }
 
-/// Channels of `network`'s kind take the place of what there is: so many, which all together keep
-/// to a rate and a burst.
+/// Replaces the fabric by one of `network`'s kind, whose channels together keep to a rate and a
+/// burst.
 fn replace(
     shared: &Arc<Shared>,
     session: &mut Session,
@@ -323,8 +321,8 @@ fn replace(
     Ok(())
 }
 
-/// A data connection has shown a cookie; given back if that is not of this segment. What is
-/// returned else is the number of its queue pair, if there are news of it.
+/// Takes a data connection with this cookie; returns it if the cookie is not of this segment.
+/// Otherwise returns the number of its queue pair, if its events are wanted.
 pub(super) fn on_data_connection(
     session: &mut Session,
     segment: &mut SegmentSide,
@@ -345,7 +343,7 @@ pub(super) fn on_data_connection(
     segment.accept(chan, connection).map_err(|_| None)
 }
 
-/// Cookies and queue pairs of data channels that end: others are to know them no more.
+/// Forgets the cookies and queue pairs of data channels that end.
 pub(super) fn forget(shared: &Shared, segment: &mut SegmentSide) {
     let mut registers = shared.registers();
     for cookie in segment.cookies.drain(..) {

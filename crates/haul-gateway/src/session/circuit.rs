@@ -1,8 +1,8 @@
-//! A path that a session asks of the network: set up, held, taken down.
+//! A path that a session asks of the network.
 //!
-//! A session's thread makes a [`Circuit`] of each request. A thread of the circuit asks the back end for
-//! the path, reports its state to the session, waits until the circuit is dropped, and asks for the
-//! path to be taken down. The session never waits for it.
+//! A session's thread creates a [`Circuit`] for each request. The circuit's thread asks the back
+//! end for the path, and reports its state to the session. Once the circuit is dropped, it asks for
+//! the path to be taken down. The session never waits for it.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -29,10 +29,10 @@ impl Drop for Circuit {
 }
 
 impl Circuit {
-    /// Has a path set up. `tell` is told how it goes, on another thread.
+    /// Asks for a path. `tell` is called with each state, on another thread.
     ///
     /// # Errors
-    /// There are too many, or no thread or descriptor for another.
+    /// There are too many circuits, or the system has no thread or descriptor left.
     pub(crate) fn ask(
         shared: &Arc<Shared>,
         request: Request,
@@ -40,7 +40,7 @@ impl Circuit {
     ) -> Result<Self, String> {
         let slot = shared
             .take_circuit(CIRCUITS_MAX)
-            .ok_or("too many paths are asked for at a time")?;
+            .ok_or("too many paths at a time")?;
         let text = |error: io::Error| error.to_string();
         let end = Arc::new(Signal::new().map_err(text)?);
         let never = Signal::new().map_err(text)?;

@@ -1,4 +1,5 @@
-//! Control connections to the next hop, made on a thread of their own, for names take their time.
+//! Control connections to the next hop. They are made on a thread of their own, because name
+//! resolution blocks.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -13,19 +14,19 @@ use haul_xsp::{ConnId, SECOND_NS};
 use crate::control::Control;
 use crate::shared::{SessionCommand, SessionHandle, Shared};
 
-/// Time for one address to answer.
+/// Timeout of one address.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Time for it to show who it is, ns.
+/// Timeout of the TLS handshake, ns.
 const HANDSHAKE_NS: u64 = 10 * SECOND_NS;
 
-/// Connects to `hop` (`HOST:PORT`), and posts what has become of it.
+/// Connects to `hop` (`HOST:PORT`), and sends the outcome to the session.
 pub(super) fn dial(shared: &Arc<Shared>, hop: String, handle: &SessionHandle) {
     let own = handle.clone();
     let shared = Arc::clone(shared);
     let thread = std::thread::Builder::new().name("haul-dial".to_owned());
     let spawned = thread.spawn(move || {
         let control = connect(&shared, &hop).map(Box::new);
-        // A session that is over meanwhile does not need it.
+        // The session may have ended.
         let _ = own.send(SessionCommand::Dialled(control));
     });
     if let Err(error) = spawned {
@@ -34,7 +35,7 @@ pub(super) fn dial(shared: &Arc<Shared>, hop: String, handle: &SessionHandle) {
     }
 }
 
-/// Looks for the addresses of a name, and posts them.
+/// Resolves a name, and sends the addresses to the session.
 pub(super) fn resolve(
     shared: &Shared,
     conn: ConnId,
@@ -45,7 +46,7 @@ pub(super) fn resolve(
     let own = handle.clone();
     shared.resolver.resolve(name, port, move |found| {
         let found = found.map_err(|error| error.to_string());
-        // A session that is over meanwhile does not need them.
+        // The session may have ended.
         let _ = own.send(SessionCommand::Resolved(conn, found));
     });
 }
@@ -63,7 +64,7 @@ fn connect(shared: &Shared, hop: &str) -> Result<Control, (NackStatus, String)> 
             Ok(control) => return Ok(control),
             Err(error) => {
                 let status = match error.kind() {
-                    // Of TLS.
+                    // TLS has failed.
                     io::ErrorKind::InvalidData => NackStatus::NotAuthenticated,
                     _ => NackStatus::CannotConnect,
                 };
@@ -74,7 +75,7 @@ fn connect(shared: &Shared, hop: &str) -> Result<Control, (NackStatus, String)> 
     Err(failed)
 }
 
-/// Within TLS, where this gateway has certificates.
+/// Starts TLS, if this gateway has certificates.
 fn secure(shared: &Shared, stream: Stream, hop: &str) -> io::Result<Control> {
     let Some(context) = shared.tls() else {
         return Ok(Control::new(stream));

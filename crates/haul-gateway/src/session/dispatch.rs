@@ -1,4 +1,4 @@
-//! Which session takes a connection: that of its route, which is opened if there is none.
+//! Dispatches connections to the sessions of their routes, which are opened on demand.
 
 use std::sync::Arc;
 
@@ -11,19 +11,19 @@ use crate::log::Level;
 use crate::shared::{SessionCommand, SessionHandle, Shared};
 use crate::sync::lock;
 
-/// A connection goes to the session of its route, which is opened if it is not there.
+/// Sends a connection to the session of its route, which is opened if there is none.
 pub(crate) fn dispatch(shared: &Arc<Shared>, call: Call) {
     let Some(call) = hand_in(shared, call) else {
         return;
     };
-    // Of connections that come together one opens the session.
+    // Among simultaneous connections, one opens the session.
     let _opening = lock(&shared.opening);
     let Some(call) = hand_in(shared, call) else {
         return;
     };
     match open_session(shared, &call.to) {
         Ok(opener) => {
-            // It has just begun, and may be over already.
+            // It has just begun, and may have ended already.
             if let Err(back) = opener.send(SessionCommand::Call(call))
                 && let SessionCommand::Call(call) = *back
             {
@@ -38,7 +38,7 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, call: Call) {
     }
 }
 
-/// Opens the session of the route that leads to `to`. Whoever calls it holds `opening`.
+/// Opens the session of the route that leads to `to`. The caller holds `opening`.
 pub(crate) fn open_session(
     shared: &Arc<Shared>,
     to: &Endpoint,
@@ -48,7 +48,7 @@ pub(crate) fn open_session(
     open_route(shared, config.route(to).ok_or_else(no_route)?)
 }
 
-/// Opens the session of a route. Whoever calls it holds `opening`.
+/// Opens the session of a route. The caller holds `opening`.
 pub(crate) fn open_route(
     shared: &Arc<Shared>,
     route: &Route,
@@ -62,7 +62,7 @@ pub(crate) fn open_route(
     Ok(opener)
 }
 
-/// A connection goes to the session of its route, or is refused if there is no route; it comes back
+/// Sends a connection to the session of its route, or refuses it if there is no route. Returns it
 /// if there is no session.
 fn hand_in(shared: &Shared, call: Call) -> Option<Call> {
     let config = shared.config();

@@ -1,8 +1,8 @@
-//! Programs' connections at an end of a session: from their sockets into the ring, from the arena
-//! into their sockets.
+//! Applications' connections at an end of a session: from their sockets into the ring, from the
+//! arena into their sockets.
 //!
-//! A socket is reset when it is dropped, or this process ends in whatever way, until both
-//! directions have ended in order: a program never takes for an end what is none.
+//! A socket is reset when it is dropped, or the process ends in whatever way, until both directions
+//! have ended in order. So no application mistakes a failure for the end of the stream.
 
 use std::collections::HashMap;
 use std::io;
@@ -23,23 +23,23 @@ use crate::refusal::{code, status_of};
 use crate::shared::Shared;
 use crate::status::Connection;
 
-/// Octets that are received into the ring at a time.
+/// Bytes received into the ring at a time.
 const FILL_BYTES: u64 = 256 << 10;
-/// Octets that one connection may bring before others have their turn.
+/// Bytes that one connection may bring before others are served.
 const TURN_BYTES: u64 = 1 << 20;
-/// Time for a program to accept a connection, ns.
+/// Timeout of a connection to an application, ns.
 const CONNECT_NS: u64 = 10 * SECOND_NS;
-/// Connections that are shown; there may be more.
+/// Most connections listed in the status.
 const SHOWN_MAX: usize = 200;
 
-/// What a session is told when a program's connection breaks: it was reset.
+/// The reset code for a broken connection: ECONNRESET.
 const RESET: u16 = 104;
 
 #[derive(Debug)]
 enum Phase {
     /// The far end has not answered.
     Asked(Party),
-    /// Addresses are being looked for.
+    /// The name is being resolved.
     Resolving {
         by_rdma: bool,
     },
@@ -47,15 +47,15 @@ enum Phase {
     Connecting {
         left: Vec<SocketAddr>,
         until: Time,
-        /// When the one that is tried now is given up for the next.
+        /// When the present attempt is given up for the next, ns.
         attempt_until: Time,
-        /// Why the last one could not be had.
+        /// Why the last attempt failed.
         status: u16,
     },
     Open,
 }
 
-/// A program's connection.
+/// An application's connection.
 #[derive(Debug)]
 struct Edge {
     /// Reset when it is dropped, unless both directions have ended.
@@ -63,24 +63,24 @@ struct Edge {
     phase: Phase,
     from: String,
     to: String,
-    /// What the listener's protocol says first.
+    /// The reply of the listener's protocol, sent first.
     greeting: Vec<u8>,
-    /// Octets on their way to the program.
+    /// Bytes being written to the application.
     held: Option<Data>,
-    /// The program has all of its stream before this offset.
+    /// The application has received its stream up to this offset.
     written: u64,
-    /// The program will send no more.
+    /// The application sends no more.
     is_read: bool,
-    /// The program has all there is, and its end.
+    /// The application has received everything, and the end.
     is_written: bool,
     interest: Option<Interest>,
-    /// It has something to send, and there is no room.
+    /// It has data to send, and the ring has no room.
     is_starved: bool,
     octets_in: u64,
     octets_out: u64,
 }
 
-/// Programs' connections of a session.
+/// Applications' connections of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Edges {
     edges: HashMap<ConnId, Edge>,
@@ -88,17 +88,17 @@ pub(crate) struct Edges {
     counts: Counts,
 }
 
-/// Connections since the last time that somebody asked.
+/// Connections since the last call of `take_counts`.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// That there were.
+    /// Accepted or made.
     pub(crate) begun: u64,
-    /// That came to nothing.
+    /// Refused.
     pub(crate) refused: u64,
 }
 
-/// What the kernel takes for an application that does not read is little: nobody else has a use for
-/// it. Without the limit, where the system has none, it is more.
+/// Limits what the kernel buffers for an application that does not read. Where the system has no
+/// such limit, it buffers more.
 fn limit_unsent(stream: &Stream) {
     let _ = stream.limit_unsent(UNSENT_BYTES);
 }
@@ -118,7 +118,7 @@ impl Edges {
         self.edges.len()
     }
 
-    /// A connection that is wanted here, and that the far end is asked for.
+    /// Adds a connection that the far end is asked for.
     pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
         let to = Shown(&call.to).to_string();
         self.counts.begun += u64::from(!call.is_again);
@@ -126,8 +126,7 @@ impl Edges {
         self.edges.insert(conn, edge);
     }
 
-    /// Who wants a connection that nobody has answered for, and for people: it is to be asked for
-    /// elsewhere.
+    /// Takes back an unanswered connection, to ask for it by another way.
     pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String)> {
         match self.edges.remove(&conn)? {
             Edge {
@@ -142,7 +141,7 @@ impl Edges {
         }
     }
 
-    /// The far end wants nothing more from the program; what it has sent still comes.
+    /// The far end accepts no more from the application; what it sends still arrives.
     pub(crate) fn stopped(&mut self, conn: ConnId) {
         if let Some(edge) = self.edges.get_mut(&conn) {
             edge.is_read = true;
@@ -150,7 +149,7 @@ impl Edges {
         }
     }
 
-    /// A connection that the far end wants, to a name that is being looked for.
+    /// Adds a connection that the far end asks for, to a name that is being resolved.
     pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool) {
         let to = Shown(to).to_string();
         let edge = Edge::new(Phase::Resolving { by_rdma }, "session".to_owned(), to);
@@ -158,19 +157,19 @@ impl Edges {
         self.counts.begun += 1;
     }
 
-    /// Where a connection goes, for people.
+    /// Returns the destination of a connection, for log lines.
     pub(crate) fn destination(&self, conn: ConnId) -> Option<&str> {
         self.edges.get(&conn).map(|edge| edge.to.as_str())
     }
 
-    /// Whether it leads to an application with RDMA.
+    /// Whether it leads to an application by RDMA.
     pub(crate) fn is_by_rdma(&self, conn: ConnId) -> bool {
         let edge = self.edges.get(&conn);
         edge.is_some_and(|edge| matches!(edge.phase, Phase::Resolving { by_rdma: true }))
     }
 
-    /// Connections that their callers want no more, and for which the far end has not answered:
-    /// when it does, they are reset.
+    /// Drops unanswered connections that their callers no longer want. Once the far end answers,
+    /// they are reset.
     pub(crate) fn withdraw(&mut self, session: &mut Session) {
         let is_unwanted = |_: &ConnId, edge: &mut Edge| matches!(&edge.phase, Phase::Asked(party) if !party.is_wanted());
         for (conn, _) in self.edges.extract_if(is_unwanted) {
@@ -179,8 +178,8 @@ impl Edges {
         }
     }
 
-    /// Connects to the first of `addresses` that answers. Whether an application with RDMA does, it
-    /// says through the connection.
+    /// Connects to the first of `addresses` that accepts. An RDMA application answers through the
+    /// connection.
     pub(crate) fn connect(
         &mut self,
         tools: &mut Tools<'_>,
@@ -203,7 +202,7 @@ impl Edges {
         self.connect_next(tools, conn);
     }
 
-    /// Bridges it to an application with RDMA. What that one says goes the way that octets do.
+    /// Bridges it to an RDMA application, whose answer travels as data.
     fn extend(&mut self, tools: &mut Tools<'_>, conn: ConnId, to: Vec<SocketAddr>) {
         let extender = tools.shared.extender.as_ref();
         let stream = extender.and_then(|extender| extender.reach(to).ok());
@@ -211,10 +210,10 @@ impl Edges {
             return;
         };
         let Some(stream) = stream else {
-            let text = format!("{}: it cannot be reached by RDMA; it is refused", edge.to);
+            let text = format!("{}: unreachable by RDMA; refused", edge.to);
             tools.shared.log_shortage(text);
             self.refused(tools.poller, conn, code(NackStatus::CannotConnect));
-            // Fails only where the far end does not wait any more.
+            // It fails only if the far end no longer waits.
             let _ = tools
                 .session
                 .refuse_conn(conn, code(NackStatus::CannotConnect));
@@ -251,7 +250,7 @@ impl Edges {
                     Ok(stream) => stream,
                     Err(error) => {
                         if is_exhausted(&error) {
-                            let text = format!("{}: {error}; it is refused", edge.to);
+                            let text = format!("{}: {error}; refused", edge.to);
                             tools.shared.log_shortage(text);
                         }
                         *status = status_of(&error);
@@ -274,7 +273,7 @@ impl Edges {
         }
         self.edges.remove(&conn);
         self.counts.refused += 1;
-        // Fails only where the far end does not wait any more.
+        // It fails only if the far end no longer waits.
         let _ = tools.session.refuse_conn(conn, why);
     }
 
@@ -297,7 +296,7 @@ impl Edges {
             }
         }
         if edge.stream.is_none() {
-            // Whoever wanted it is gone.
+            // The caller is gone.
             self.edges.remove(&conn);
             return tools.session.reset_conn(conn, RESET);
         }
@@ -315,7 +314,7 @@ impl Edges {
         }
     }
 
-    /// Both directions are done with.
+    /// Both directions have ended.
     pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
         if let Some(mut edge) = self.edges.remove(&conn) {
             edge.unwatch(poller);
@@ -325,12 +324,12 @@ impl Edges {
         }
     }
 
-    /// The session is over, `why` in words: programs see their connections reset.
+    /// The session has ended, `why` in words: all connections are reset.
     pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
         for (_, mut edge) in self.edges.drain() {
             edge.unwatch(poller);
-            // Also where both directions have ended: what the program sent last may not have
-            // arrived.
+            // Also where both directions have ended: the last bytes may not have arrived at the far
+            // end.
             edge.stream.iter().for_each(Stream::reset_on_drop);
             if let Phase::Asked(party) = edge.phase {
                 self.counts.refused += 1;
@@ -340,7 +339,7 @@ impl Edges {
         self.starved.clear();
     }
 
-    /// Its socket is ready, or there is something for it.
+    /// Serves a connection whose socket is ready, or which has data.
     pub(crate) fn serve(&mut self, tools: &mut Tools<'_>, conn: ConnId) {
         let Some(edge) = self.edges.get_mut(&conn) else {
             return;
@@ -381,7 +380,7 @@ impl Edges {
         }
     }
 
-    /// Those that had to wait for room try again. Whether any got further.
+    /// Serves connections that waited for room. Returns whether any made progress.
     pub(crate) fn retry(&mut self, tools: &mut Tools<'_>) -> bool {
         let mut progress = false;
         for conn in std::mem::take(&mut self.starved) {
@@ -398,15 +397,14 @@ impl Edges {
         progress
     }
 
-    /// The session goes on over another way: what was held is handed out again.
+    /// The session goes on by another way: data in delivery is read again.
     pub(crate) fn rewind(&mut self) {
         for edge in self.edges.values_mut() {
             edge.held = None;
         }
     }
 
-    /// Addresses that did not answer in time are passed over; connections for which none is left
-    /// are refused.
+    /// Gives up attempts whose time is over, and refuses connections without further addresses.
     pub(crate) fn handle_timeout(&mut self, tools: &mut Tools<'_>) {
         let now = tools.now;
         let note_late = |(conn, edge): (&ConnId, &mut Edge)| match &mut edge.phase {
@@ -434,22 +432,22 @@ impl Edges {
         self.edges.values().filter_map(until).min()
     }
 
-    /// Whether any sends and has to wait.
+    /// Whether any connection waits for room in the ring.
     pub(crate) fn is_starved(&self) -> bool {
         !self.starved.is_empty()
     }
 
-    /// Whether any does not take what is there for it.
+    /// Whether any application does not read its data.
     pub(crate) fn is_slow(&self) -> bool {
         self.edges.values().any(|edge| edge.held.is_some())
     }
 
-    /// Connections since the last call.
+    /// Takes the counts since the last call.
     pub(crate) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
     }
 
-    /// For the page.
+    /// Returns the connections for the status.
     pub(crate) fn status(&self) -> Vec<Connection> {
         let mut shown: Vec<Connection> = self
             .edges
@@ -489,7 +487,7 @@ impl Edge {
         }
     }
 
-    /// From the program into the ring.
+    /// Reads from the application into the ring.
     fn read(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
         let Some(stream) = self.stream.as_ref().filter(|_| !self.is_read) else {
             return Ok(());
@@ -530,14 +528,14 @@ impl Edge {
                 Err(error) => return Err(error),
             }
             if count < fill.len {
-                // The socket had no more a moment ago: it will say so when it has.
+                // The socket was empty; the poller reports new data.
                 return Ok(());
             }
         }
         Ok(())
     }
 
-    /// From the arena to the program.
+    /// Writes from the arena to the application.
     fn write(&mut self, tools: &mut Tools<'_>, conn: ConnId) -> io::Result<()> {
         let Some(stream) = self.stream.as_ref().filter(|_| !self.is_written) else {
             return Ok(());
@@ -568,7 +566,8 @@ impl Edge {
             let Some(data) = self.held else {
                 return Ok(());
             };
-            // After a change of the way it may come again, and the program has its beginning.
+            // After a change of the way, data may arrive again that the application has received in
+            // part.
             let sent = self.written.saturating_sub(data.offset).min(data.len);
             if sent == data.len {
                 self.held = None;
@@ -597,22 +596,22 @@ impl Edge {
         }
     }
 
-    /// Where both directions have ended in order, what the kernel still has for the program
-    /// arrives, whatever becomes of this process.
+    /// Once both directions have ended in order, the kernel delivers what it has, whatever becomes
+    /// of this process.
     fn note_end(&self) {
         if self.is_read && self.is_written {
             self.stream.iter().for_each(Stream::finish_on_drop);
         }
     }
 
-    /// Gives back what was on its way to the program.
+    /// Releases data that was being written.
     fn let_go(&mut self, session: &mut Session, conn: ConnId) {
         if let Some(data) = self.held.take() {
             session.consumer().release(conn, data.offset, data.len);
         }
     }
 
-    /// Waits for what it needs, and for nothing else.
+    /// Watches the socket for what the connection needs.
     fn watch(&mut self, poller: &Poller, conn: ConnId) {
         let Some(stream) = &self.stream else {
             return;
@@ -636,13 +635,13 @@ impl Edge {
 
     fn unwatch(&mut self, poller: &Poller) {
         if let (Some(stream), Some(_)) = (&self.stream, self.interest.take()) {
-            // It fails where the descriptor is not watched.
+            // It may not be watched.
             let _ = poller.remove(stream);
         }
     }
 }
 
-/// By which the poller names a connection.
+/// Returns the poller's token of a connection.
 pub(crate) fn token(conn: ConnId) -> u64 {
     u64::from(conn.0)
 }

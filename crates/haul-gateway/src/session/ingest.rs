@@ -42,13 +42,13 @@ use crate::thread::{Stop, Thread};
 use crate::watch::Watch;
 
 const ACCEPTOR: u64 = u64::MAX - 1;
-/// How long nothing is accepted after the system had no descriptor or no memory for it, ns.
+/// Pause after the system has run out of descriptors or memory, ns.
 const EXHAUSTED_NS: u64 = SECOND_NS / 10;
-/// Connections that are accepted before others have their turn.
+/// Connections accepted before others are served.
 const ACCEPT_MAX: usize = 64;
 
-/// Takes connections of TCP, fills slabs with what they bring, and drops it, until it is dropped
-/// itself.
+/// Ingest-only benchmark: accepts TCP connections, fills slabs with their data, and discards it. It
+/// runs until it is dropped.
 #[derive(Debug)]
 pub struct Filler {
     thread: Thread,
@@ -57,14 +57,14 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// Octets that a ring may have; powers of two.
+    /// Ring sizes allowed, bytes; powers of two.
     pub const RINGS: RangeInclusive<u64> = 8 << 20..=64 << 30;
 
-    /// Listens at `listen`; slabs are of a ring of `ring_bytes`. What takes connections but can do
-    /// nothing with one says so to `log`.
+    /// Listens at `listen` with a ring of `ring_bytes`, a power of two. Failures of the running
+    /// benchmark go to `log`.
     ///
     /// # Errors
-    /// The address cannot be listened at; no memory.
+    /// The address is in use or not this machine's, or the memory is not available.
     pub fn start(listen: SocketAddr, ring_bytes: u64, log: Log) -> Result<Self, StartError> {
         let acceptor = Acceptor::bind(listen)
             .map_err(|error| StartError(format!("cannot listen at {listen}: {error}")))?;
@@ -84,22 +84,22 @@ impl Filler {
         })
     }
 
-    /// Where it listens.
+    /// Returns the listening address.
     #[must_use]
     pub const fn local_addr(&self) -> SocketAddr {
         self.local_addr
     }
 
-    /// Whether it still does; if not, its log says why.
+    /// Returns whether it still runs; if not, its log states why.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.thread.is_running()
     }
 
-    /// What has been done so far.
+    /// Returns the totals so far.
     ///
     /// # Errors
-    /// Of `getrusage(2)`; none is known on Linux.
+    /// Those of `getrusage(2)`; none is known on Linux.
     pub fn taken(&self) -> io::Result<Taken> {
         Ok(Taken {
             octets: self.octets.load(Ordering::Relaxed),
@@ -108,12 +108,12 @@ impl Filler {
     }
 }
 
-/// What a [`Filler`] has done.
+/// Totals of a [`Filler`].
 #[derive(Debug, Clone, Copy)]
 pub struct Taken {
-    /// Octets that have been through slabs.
+    /// Bytes that have passed through slabs.
     pub octets: u64,
-    /// Processor time of the whole process.
+    /// CPU time of the whole process.
     pub cpu: Duration,
 }
 
@@ -125,20 +125,20 @@ pub(super) struct SessionEnd {
 }
 
 impl SessionEnd {
-    /// As the thread of a session does. Whether there was anything to do.
+    /// Settles the end as a session's thread does. Returns whether there was anything to do.
     fn settle(&mut self, now: Time) -> Result<bool, Lost> {
         self.segment.poll_fabric(now)?;
         let progress = self.segment.settle(&mut self.session, None, now)?;
         Ok(progress | !self.segment.take_news().is_empty())
     }
 
-    /// Tells the other end what there is to tell.
+    /// Passes control messages to the other end.
     pub(super) fn talk(&mut self, to: &mut Self, now: Time) -> Result<bool, Lost> {
         let mut progress = false;
         while let Some(octets) = self.session.poll_transmit(now) {
             let heard = to.session.handle_input(now, &octets);
             heard.map_err(|error| Lost(error.to_string()))?;
-            // Nobody looks at what the far end has.
+            // The far end discards its data.
             while to.session.consumer().poll_inline().is_some() {}
             progress = true;
         }
@@ -150,7 +150,7 @@ impl SessionEnd {
 #[derive(Debug)]
 pub(super) struct Pair {
     pub(super) shared: Shared,
-    /// Where connections come in.
+    /// The end that accepts connections.
     pub(super) near: SessionEnd,
     pub(super) far: SessionEnd,
     edges: Edges,
@@ -231,7 +231,7 @@ impl Pair {
                     break Err(Lost(error.to_string()));
                 }
             }
-            // Others have their turn before the same connections have another.
+            // Other connections are served before the same ones again.
             let at_once = match self.turn(&poller) {
                 Ok(progress) => progress.then_some(now),
                 Err(lost) => break Err(lost),
@@ -247,7 +247,7 @@ impl Pair {
                 if token == ACCEPTOR {
                     if self.accept(&acceptor.listener).is_err() {
                         again_at = Some(now.after(EXHAUSTED_NS));
-                        // At worst it is asked again at once.
+                        // At worst the poller reports it again.
                         let _ = acceptor.set(&poller, false);
                     }
                 } else if let Ok(number) = u32::try_from(token) {
@@ -266,7 +266,7 @@ impl Pair {
         }
     }
 
-    /// What can be done at this moment; whether there may be more.
+    /// Does everything that is possible now. Returns whether there may be more.
     fn turn(&mut self, poller: &Poller) -> Result<bool, Lost> {
         let now = self.shared.now();
         let mut progress = false;
@@ -305,13 +305,13 @@ impl Pair {
         act(&mut self.edges, &mut tools)
     }
 
-    /// Asks for a connection for some of those that wait.
+    /// Accepts some waiting connections, and asks the far end for each.
     fn accept(&mut self, acceptor: &Acceptor) -> io::Result<()> {
         for _ in 0..ACCEPT_MAX {
             let Some((stream, from)) = acceptor.accept()? else {
                 break;
             };
-            // The session has as many as it may: the client is reset.
+            // The session is at its limit: the client is reset.
             let Ok(conn) = self.near.session.open_conn(self.to.clone()) else {
                 continue;
             };
@@ -369,7 +369,7 @@ impl Pair {
     }
 }
 
-/// Data channels that move nothing: what a perfect RNIC would leave to the processor.
+/// Data channels that move nothing: what a perfect RNIC would leave to the CPU.
 #[derive(Debug, Default)]
 struct Nowhere {
     over: Vec<GetId>,

@@ -1,4 +1,4 @@
-//! What a session is to be, from what the operator wrote.
+//! Sizes and rates of a session, from the configuration.
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{AuthMethod, Hop, HopFlags, Params, ProtoOffer};
@@ -9,11 +9,11 @@ use crate::channel::{GET_BYTES_MAX, READS_MAX, burst, proto};
 use crate::config::{ChannelKind, Config, Route, RouteMode, Via};
 use crate::shared::Shared;
 
-/// Least extent of an arena, octets.
+/// Smallest extent of an arena, bytes.
 const EXTENT_BYTES_MIN: u64 = 4 << 10;
-/// Connections of a session, at most.
+/// Most connections of a session.
 const CONNS_MAX: usize = 16 << 10;
-/// A region that is used at first.
+/// Bytes of a region used at first.
 const REGION_BYTES_START: u64 = 1 << 20;
 
 /// Sizes and rates of a session.
@@ -23,15 +23,14 @@ pub(crate) struct Shape {
     pub(crate) ring: u64,
     pub(crate) rate_bps: Option<u64>,
     pub(crate) burst_bytes: Option<u64>,
-    /// Answers to reads may leave at line rate, each in one burst: that of devices which do not
-    /// pace.
+    /// Responses to reads may leave at line rate, each in one burst: for devices that do not pace.
     bursts: bool,
     pub(crate) verifies: bool,
     keepalive_ns: u64,
 }
 
 impl Shape {
-    /// Of sessions that this gateway opens.
+    /// Returns the shape of sessions that this gateway opens.
     pub(crate) fn of_route(config: &Config, route: &Route) -> Self {
         Self {
             regions: route.regions.max(3),
@@ -44,7 +43,7 @@ impl Shape {
         }
     }
 
-    /// Of sessions that come in.
+    /// Returns the shape of inbound sessions.
     pub(crate) fn of_incoming(config: &Config) -> Self {
         Self {
             regions: 8,
@@ -57,7 +56,8 @@ impl Shape {
         }
     }
 
-    /// Memory for an end of the session, or for one side of a gateway, which has no ring.
+    /// Returns the memory of one side: with a ring at an end of the session, without one at a
+    /// relay.
     pub(crate) fn memory(&self, is_end: bool) -> MemoryPlan {
         MemoryPlan {
             regions: self.regions,
@@ -66,8 +66,7 @@ impl Shape {
         }
     }
 
-    /// Octets of memory that a session of this shape takes: at an end of it, or where it passes
-    /// through.
+    /// Returns the bytes that a session of this shape takes, at an end or at a relay.
     pub(crate) fn bytes(&self, is_end: bool) -> u64 {
         let sides = if is_end { 1 } else { 2 };
         self.memory(is_end).bytes() * sides
@@ -81,7 +80,7 @@ impl Shape {
         self.ring.next_power_of_two().max(1 << 20)
     }
 
-    /// For the state machine.
+    /// Returns the configuration of the state machine.
     pub(crate) fn session(
         &self,
         is_end: bool,
@@ -118,7 +117,7 @@ impl Shape {
     }
 }
 
-/// What this gateway speaks with those who come to it.
+/// Returns the channel kinds that this gateway accepts, as offered.
 pub(crate) fn protocols(shared: &Shared) -> Vec<ProtoOffer> {
     let own = shared
         .networks
@@ -128,7 +127,7 @@ pub(crate) fn protocols(shared: &Shared) -> Vec<ProtoOffer> {
     offers(&kinds, None, RouteMode::Push)
 }
 
-/// Kinds of channels, the best first, as offered.
+/// Returns kinds as offered, best first.
 fn offers(kinds: &[ChannelKind], streams: Option<u16>, mode: RouteMode) -> Vec<ProtoOffer> {
     let preferences = (1..=u8::MAX).rev();
     let offer = |(kind, preference): (&ChannelKind, u8)| ProtoOffer {
@@ -143,7 +142,7 @@ fn offers(kinds: &[ChannelKind], streams: Option<u16>, mode: RouteMode) -> Vec<P
     kinds.iter().zip(preferences).map(offer).collect()
 }
 
-/// A way of a route.
+/// Returns the hops of a way.
 pub(crate) fn hops(route: &Route, way: &[Via]) -> Option<Vec<Hop>> {
     let last = way.len().checked_sub(1)?;
     let hop = |(index, via): (usize, &Via)| {
@@ -162,8 +161,8 @@ pub(crate) fn hops(route: &Route, way: &[Via]) -> Option<Vec<Hop>> {
     way.iter().enumerate().map(hop).collect()
 }
 
-/// How this gateway proves who it is, and what it asks of those that come in, or (`key`) of the
-/// next hop.
+/// Returns how this gateway authenticates, and what it requires of an inbound peer, or of the next
+/// hop (`key`).
 pub(crate) fn auth(
     shared: &Shared,
     key: Option<&str>,

@@ -20,16 +20,16 @@ use crate::rates::Meter;
 use crate::shared::{Share, Shared};
 use crate::status::{Limit, Segment};
 
-/// How often what is due is looked at while there is no data channel, ns.
+/// Interval of a check for due slabs while there is no data channel, ns.
 const NO_CHANNEL_NS: u64 = SECOND_NS / 10;
-/// Octets that are taken from a control connection at a time.
+/// Bytes read from a control connection at a time.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// How many octets of memory a session's ends take.
+/// Memory of one side.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MemoryPlan {
     pub(crate) regions: u16,
-    /// None at relays, which announce what they have from where it lies.
+    /// Zero at relays, which announce data in place.
     pub(crate) region_bytes: u64,
     pub(crate) arena_bytes: u64,
 }
@@ -40,43 +40,42 @@ impl MemoryPlan {
     }
 }
 
-/// One end of one segment.
+/// One side of a segment.
 #[derive(Debug)]
 pub(crate) struct SegmentSide {
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Box<dyn Fabric>>,
     /// Memory of the data channels.
     fabric_share: Option<Share>,
-    /// What data connections of its present channels begin with, as long as the shared knows them.
+    /// Cookies of the present channels that are registered.
     pub(crate) cookies: Vec<[u8; 16]>,
-    /// Where the other end is, for people.
+    /// The peer, for log lines and the page.
     pub(crate) peer: String,
-    /// What the programs' octets are received into.
+    /// Receives applications' data.
     ring: Vec<Region>,
-    /// What comes over the segment.
+    /// Receives data of the segment.
     arena: Region,
     /// What the peer may read of each slab.
     slabs: HashMap<SlabSeq, Vec<Guard>>,
     /// What the peer may write (push), by its place in the arena.
     grants: BTreeMap<u64, Guard>,
-    /// Records that have no checksum get one.
+    /// Records without a checksum get one.
     verifies: bool,
-    /// What it may send, if that is not all that there is.
+    /// The rate limit of the class, if any.
     pub(crate) meter: Option<Meter>,
-    /// The fabric is another one than slabs were written on.
+    /// The fabric has changed since slabs were written.
     is_fabric_new: bool,
-    /// The producer is held because what is due needs a data channel.
+    /// The producer is held until there is a data channel.
     awaits_channel: bool,
     news: Vec<News>,
     input: Vec<u8>,
-    /// Octets of `input` that the session has not taken.
+    /// Bytes of `input` that the session has not handled.
     left: std::ops::Range<usize>,
-    /// The control connection has no room for what is to be said.
+    /// The control connection is full.
     pub(crate) waits_to_send: bool,
-    /// The control connection is over for this end; until then the peer's last words are listened
-    /// to.
+    /// This end has closed the control connection; until then it reads the peer's final messages.
     pub(crate) reads_until: Option<Time>,
-    /// The last control connection was ended by the peer, or by its system when it died.
+    /// The peer, or its system, ended the last control connection.
     pub(crate) was_left: bool,
     octets_in: u64,
     octets_out: u64,
@@ -121,7 +120,7 @@ impl SegmentSide {
         })
     }
 
-    /// With nothing but room for a control connection.
+    /// Creates a side with a control connection only.
     pub(crate) fn bare(verifies: bool) -> io::Result<Self> {
         let plan = MemoryPlan {
             regions: 0,
@@ -131,7 +130,7 @@ impl SegmentSide {
         Self::new(&plan, verifies)
     }
 
-    /// What a control connection that is gone has left unread.
+    /// Discards unread input of a lost control connection.
     pub(crate) fn forget_input(&mut self) {
         self.left = 0..0;
         self.waits_to_send = false;
@@ -142,20 +141,23 @@ impl SegmentSide {
         &self.arena
     }
 
-    /// A region of the ring.
+    /// Returns a region of the ring.
     pub(crate) fn region(&self, index: u16) -> Option<&Region> {
         self.ring.get(usize::from(index))
     }
 
     // The control connection.
 
-    /// Takes what has arrived on the control connection. Whether anything had; `Lost` at its end.
+    /// Reads and handles input of the control connection. Returns whether there was any.
+    ///
+    /// # Errors
+    /// The connection has ended.
     pub(crate) fn receive(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
         let mut progress = false;
         loop {
             while !self.left.is_empty() {
                 let result = session.handle_input(now, &self.input[self.left.clone()]);
-                // Whatever came behind it: it counts as placed.
+                // Inline data counts as placed.
                 self.place_inline(session)?;
                 let taken = match result {
                     Ok(taken) => taken,
@@ -163,7 +165,7 @@ impl SegmentSide {
                         self.left = 0..0;
                         return Err(Lost(error.to_string()));
                     }
-                    // The peer is told what it did wrong by what is still sent.
+                    // The final messages tell the peer what it did wrong.
                     Err(_) => {
                         self.left = 0..0;
                         return Ok(true);
@@ -196,7 +198,7 @@ impl SegmentSide {
         }
     }
 
-    /// Copies octets that have come with announcements to where they belong.
+    /// Copies inline data of announcements into the arena.
     fn place_inline(&mut self, session: &mut Session) -> Result<(), Lost> {
         while let Some(inline) = session.consumer().poll_inline() {
             self.octets_in += inline.octets.len() as u64;
@@ -207,7 +209,7 @@ impl SegmentSide {
         Ok(())
     }
 
-    /// Sends what the session has to say; whether anything is left that waits for room.
+    /// Sends the session's messages. Returns whether some wait for room.
     pub(crate) fn transmit(&mut self, session: &mut Session, now: Time) -> Result<bool, Lost> {
         let Some(control) = &mut self.control else {
             return Ok(false);
@@ -226,8 +228,8 @@ impl SegmentSide {
 
     // Slabs.
 
-    /// Does what the session asks for, `foreign` being the memory that it announces from beside its
-    /// own. Whether there was anything to do.
+    /// Does what the session asks for. `foreign` is the other side's memory, from which a relay
+    /// announces. Returns whether there was anything to do.
     pub(crate) fn settle(
         &mut self,
         session: &mut Session,
@@ -249,7 +251,7 @@ impl SegmentSide {
             progress = true;
         }
         if std::mem::take(&mut self.awaits_channel) {
-            // A channel may be there, or room in the announcements.
+            // There may be a channel now, or room in the announcements.
             session.producer().release();
         }
         if self
@@ -278,8 +280,7 @@ impl SegmentSide {
         Ok(progress)
     }
 
-    /// Announces what needs no data channel before there is one: a first request does not wait for
-    /// it.
+    /// Announces inline what needs no data channel, so that a first request does not wait for one.
     fn announce_little(
         &mut self,
         session: &mut Session,
@@ -302,14 +303,14 @@ impl SegmentSide {
         Ok(progress)
     }
 
-    /// Opens a slab's memory to the peer, or takes its octets along, and announces it.
+    /// Announces a slab: opens its memory to the peer, or takes its data inline.
     fn announce(
         &mut self,
         session: &mut Session,
         foreign: Option<&Region>,
         seq: SlabSeq,
     ) -> Result<(), Lost> {
-        // Announced again: its old keys are not valid any more.
+        // If it was announced before, its old keys are invalid.
         self.slabs.remove(&seq);
         let records = session.producer().records(seq).enumerate();
         let records: Vec<_> = records
@@ -403,8 +404,7 @@ impl SegmentSide {
         Ok(progress)
     }
 
-    /// Hands the outcome of reads and writes to the session; the rest of the news is for the
-    /// caller.
+    /// Passes outcomes of reads and writes to the session; other events stay for the caller.
     fn handle_news(&mut self, session: &mut Session, now: Time) -> bool {
         let mut progress = false;
         let mut others = Vec::new();
@@ -437,7 +437,7 @@ impl SegmentSide {
 
     // Data channels.
 
-    /// Looks what has become of reads, writes and queue pairs.
+    /// Polls reads, writes and queue pairs.
     pub(crate) fn poll_fabric(&mut self, now: Time) -> Result<(), Lost> {
         match &mut self.fabric {
             Some(fabric) => fabric.poll(now, &mut self.news),
@@ -445,8 +445,8 @@ impl SegmentSide {
         }
     }
 
-    /// Whether it is its data channels that have ended: the end of the control connection may be
-    /// only what followed from that at the peer's.
+    /// Whether the data channels have broken: the end of the control connection may only follow
+    /// from that at the peer.
     pub(crate) fn has_broken(&mut self, now: Time) -> bool {
         match self.poll_fabric(now) {
             Ok(()) => self.fabric.as_deref().is_some_and(Fabric::has_broken),
@@ -454,8 +454,8 @@ impl SegmentSide {
         }
     }
 
-    /// Ends the control connection as far as this end goes, and the peer learns it; what the peer
-    /// has said before is still heard, and the end of it, until `until`.
+    /// Closes the sending direction of the control connection. What the peer has sent is still
+    /// read, until `until`.
     pub(crate) fn finish_control(&mut self, until: Time) {
         if let Some(control) = &mut self.control {
             control.finish();
@@ -463,13 +463,13 @@ impl SegmentSide {
         }
     }
 
-    /// When its data channels want to be looked at though nothing has happened.
+    /// Returns when the data channels must be polled even if nothing has happened.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.fabric.as_ref()?.poll_timeout()
     }
 
-    /// A data connection of a channel of this segment's; the number of its queue pair, if there are
-    /// news of it.
+    /// Accepts a data connection of this segment. Returns the number of its queue pair, if its
+    /// events are wanted.
     pub(crate) fn accept(
         &mut self,
         chan: ChanId,
@@ -481,14 +481,14 @@ impl SegmentSide {
         }
     }
 
-    /// What became of a queue pair that was accepted.
+    /// Handles the outcome of an accepted queue pair.
     pub(crate) fn on_accepted(&mut self, kind: ChannelKind, qp_num: u32, what: Accepted) {
         if let Some(fabric) = self.fabric.as_mut().filter(|fabric| fabric.kind() == kind) {
             fabric.on_accepted(qp_num, what, &mut self.news);
         }
     }
 
-    /// Queue pairs that have come, failed or gone since the last call.
+    /// Takes events of channels since the last call.
     pub(crate) fn take_news(&mut self) -> Vec<News> {
         let is_other =
             |news: &News| !matches!(news, News::Got(..) | News::Put(..) | News::Written(..));
@@ -499,7 +499,7 @@ impl SegmentSide {
         others
     }
 
-    /// The channel that takes the place of what there is.
+    /// Replaces the data channels.
     pub(crate) fn replace_fabric(
         &mut self,
         shared: &Arc<Shared>,
@@ -513,7 +513,7 @@ impl SegmentSide {
             self.fabric_share = Some(share.ok_or_else(|| {
                 let left = shared.memory_left();
                 Lost(format!(
-                    "it takes {bytes} octets of memory and {left} are left (see `memory` and `streams`)"
+                    "it takes {bytes} bytes of memory and {left} are left (see `memory` and `streams`)"
                 ))
             })?);
         }
@@ -522,23 +522,23 @@ impl SegmentSide {
         Ok(())
     }
 
-    /// Ends all data channels: nothing more is placed, what is under way has failed.
+    /// Ends all data channels: nothing is placed afterwards, and everything in flight fails.
     pub(crate) fn end_fabric(&mut self) {
         if let Some(fabric) = self.fabric.take() {
             fabric.end(&mut self.news);
         }
-        // Whatever it was about will be written again.
+        // Those slabs will be written again.
         self.news.retain(|news| !matches!(news, News::Written(..)));
         self.fabric_share = None;
     }
 
-    /// Octets of memory that its data channels hold.
+    /// Returns the bytes that the data channels hold.
     pub(crate) fn channel_memory(&self) -> u64 {
         self.fabric_share.as_ref().map_or(0, Share::bytes)
     }
 
-    /// Where peers of this end find `network`, or a channel of its own `port` there: at the address
-    /// that the control connection has come to.
+    /// Returns where peers reach `network`, or a channel's own `port`: by default at the address
+    /// that the control connection has reached.
     pub(crate) fn reachable(&self, network: &Network, port: Option<u16>) -> Option<SocketAddr> {
         let listen = network.listen?;
         let mut address = network.public.unwrap_or(listen);
@@ -547,7 +547,7 @@ impl SegmentSide {
         }
         match port {
             None => {}
-            // What is in front has a port for each of those behind it, in the same order.
+            // A forwarder in front has one port for each port here, in the same order.
             Some(port) if network.public.is_some() && listen.port() != 0 => {
                 let further = port.checked_sub(listen.port())?;
                 address.set_port(address.port().checked_add(further)?);
@@ -558,11 +558,11 @@ impl SegmentSide {
         Some(address)
     }
 
-    /// For the page.
+    /// Returns the status for the page.
     pub(crate) fn status(&self, session: &mut Session) -> Segment {
         let identity = session.peer().map(str::to_owned);
         let (ring_used, ring_size) = match self.ring.is_empty() {
-            // Where a session passes through there is no ring, whatever one would measure.
+            // A relay has no ring.
             true => (0, 0),
             false => session.producer().occupancy(),
         };
@@ -595,7 +595,7 @@ impl SegmentSide {
     }
 }
 
-/// The memory that a place is in, of those that this end announces from.
+/// Returns the memory that contains a place.
 fn local<'a>(ring: &'a [Region], foreign: Option<&'a Region>, place: &Place) -> Option<&'a Region> {
     match place.memory {
         Memory::Region(region) => ring.get(usize::from(region.0)),
@@ -603,12 +603,12 @@ fn local<'a>(ring: &'a [Region], foreign: Option<&'a Region>, place: &Place) -> 
     }
 }
 
-/// The CRC32C of a range of a region; 0 where there is none.
+/// Returns the CRC32C of a range of a region; 0 outside of it.
 pub(crate) fn checksum(region: &Region, at: u64, len: u64) -> u32 {
     continued(0, region, at, len)
 }
 
-/// Copies octets of a region.
+/// Appends bytes of a region.
 fn append(to: &mut Vec<u8>, region: &Region, place: &Place) -> Result<(), Lost> {
     let outside = || Lost("a range outside its region".to_owned());
     let (Ok(at), Ok(len)) = (usize::try_from(place.at), usize::try_from(place.len)) else {
@@ -619,13 +619,13 @@ fn append(to: &mut Vec<u8>, region: &Region, place: &Place) -> Result<(), Lost> 
     region.read(at, &mut to[before..]).map_err(|_| outside())
 }
 
-/// The CRC32C of what `before` is of, and of a range of a region behind it.
+/// Continues a CRC32C over a range of a region.
 fn continued(before: u32, region: &Region, at: u64, len: u64) -> u32 {
     let (Ok(at), Ok(len)) = (usize::try_from(at), usize::try_from(len)) else {
         return before;
     };
     let mut crc = before;
-    // Outside of it there is nothing to check, and the peer's checksum will not fit.
+    // Outside of the region nothing is checked, and the peer's checksum will not match.
     let _ = region.visit(at, len, |octets| {
         crc = haul_xsp::crc32c_continued(crc, octets)
     });
@@ -657,7 +657,7 @@ mod tests {
         assert_eq!(reach(own, public, None), "198.51.100.1:9000");
         assert_eq!(reach(own, None, Some(7405)), "192.0.2.1:7405");
         assert_eq!(reach(own, public, Some(7405)), "198.51.100.1:9002");
-        // Any port was asked for: nobody in front can tell which it was.
+        // With any port, nobody in front can know which was taken.
         assert_eq!(reach("192.0.2.1:0", None, Some(7405)), "192.0.2.1:7405");
         assert_eq!(
             reach("192.0.2.1:0", public, Some(7405)),

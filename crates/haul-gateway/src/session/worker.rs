@@ -42,7 +42,7 @@ use part::Part;
 use paths::Paths;
 use state::{Body, Described, Ending, Report, Segment};
 
-/// Time for a control connection that came in to ask for a session, ns.
+/// Timeout of the session request on an inbound control connection, ns.
 const GREETING_NS: u64 = 10 * SECOND_NS;
 
 /// Why a session is refused while the gateway drains.
@@ -69,10 +69,10 @@ pub(crate) struct Worker {
     ending: Ending,
     /// The class of the session, by name.
     class: Option<String>,
-    /// Other threads find the session by its name.
+    /// Other threads find the session by its identifier.
     is_registered: bool,
     share: Option<Share>,
-    /// Last: whoever waits for the session's memory is answered when that is given back.
+    /// Declared last: whoever waits for the session's memory is answered after that is returned.
     part: Part,
 }
 
@@ -120,7 +120,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Memory for the sides of this session. Where there is none, none is counted for its source.
+    /// Takes the memory of the session. If there is none, none is counted for its source.
     fn take_memory(&mut self, is_end: bool) -> Result<(), String> {
         let taken = self.try_memory(is_end);
         let owner = self.part.owner_mut();
@@ -145,7 +145,7 @@ impl Worker {
         if let Some(from) = from.filter(|_| is_unauthenticated) {
             let idle = self.shared.reserve(&self.handle, bytes, from).ok_or_else(|| {
                 format!(
-                    "sessions from {from} have all that one source without a key may have of memory, three quarters (see `memory`)"
+                    "sessions from {from} have three quarters of the memory, the limit of an unauthenticated source (see `memory`)"
                 )
             })?;
             if let Some(owner) = self.part.owner_mut() {
@@ -159,7 +159,7 @@ impl Worker {
         };
         let left = self.shared.memory_left();
         self.share = Some(share.ok_or_else(|| {
-            format!("a session takes {bytes} octets of memory and {left} are left (see `memory` and `ring`)")
+            format!("a session takes {bytes} bytes of memory and {left} are left (see `memory` and `ring`)")
         })?);
         let meter = self.shared.meter(self.class.as_deref());
         for segment in &mut self.segments[..sides] {
@@ -190,7 +190,7 @@ impl Worker {
             if let Err(error) = self.poller.wait(&mut events, deadline, self.shared.clock) {
                 self.shared.log(
                     Level::Error,
-                    format!("a session ends: waiting failed: {error}"),
+                    format!("a session ends: cannot poll: {error}"),
                 );
                 break;
             }
@@ -296,7 +296,7 @@ impl Worker {
                 .as_ref()
                 .and_then(|segment| segment.reads_until);
             if reads_until.is_some_and(|at| at <= now) {
-                self.lose(side, &Lost("its owner says nothing more".to_owned()));
+                self.lose(side, &Lost("its owner sends nothing more".to_owned()));
             }
             if self.segments[side]
                 .dial
@@ -325,7 +325,7 @@ impl Worker {
         }
     }
 
-    /// Everything that can be done at this moment.
+    /// Does everything that is possible now.
     fn turn(&mut self) {
         loop {
             let now = self.now();
@@ -348,7 +348,7 @@ impl Worker {
         }
     }
 
-    /// Nobody is to find this thread any more.
+    /// Removes the session from the registers.
     fn leave(&mut self) {
         self.refuse_all(NackStatus::Closing);
         self.count_connections();
@@ -368,7 +368,7 @@ impl Worker {
         if let Some(id) = id {
             self.shared.directory().remove(id);
         }
-        // What came too late for this session is for the next one.
+        // Connections that came too late go to the next session.
         while let Ok(command) = self.commands.try_recv() {
             if let SessionCommand::Call(call) = command {
                 dispatch(&self.shared, call);

@@ -1,9 +1,8 @@
-//! Sessions of others whose owner has left without a word, and which of them makes room for a new
-//! one.
+//! Inbound sessions whose owner has disappeared without closing them, and which of them is evicted
+//! for a new one.
 //!
-//! An owner that lives is back soon: whatever ended its control connection can be reached. One that
-//! has died, perhaps to be started again and to open sessions anew, never is, and its sessions
-//! would hold their memory as long as they live.
+//! A live owner reconnects soon. A crashed one never resumes its sessions, which would hold their
+//! memory for ever.
 
 use std::collections::VecDeque;
 
@@ -11,14 +10,14 @@ use haul_xsp::SECOND_NS;
 
 use super::handle::SessionHandle;
 
-/// Nobody makes room before, ns. An owner reads_until within ten seconds (`keepalive`) that its control
-/// connection is gone, waits five at most before it tries again, and has ten for that.
+/// Grace period before eviction, ns. An owner notices within ten seconds (`keepalive`) that its
+/// control connection is lost, waits at most five before it retries, and has ten for that.
 const STAY_NS: u64 = 30 * SECOND_NS;
 
-/// See the module.
+/// Abandoned sessions. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Abandoned {
-    /// The first left first.
+    /// In the order in which their owners disappeared.
     there: VecDeque<Left>,
 }
 
@@ -36,7 +35,7 @@ impl Left {
 }
 
 impl Abandoned {
-    /// The owner of this thread's session, which has so many octets of memory, has left.
+    /// The owner of this session, which holds `bytes` of memory, has disappeared.
     pub(crate) fn add(&mut self, handle: SessionHandle, bytes: u64, now_ns: u64) {
         self.remove(&handle);
         self.there.push_back(Left {
@@ -46,29 +45,29 @@ impl Abandoned {
         });
     }
 
-    /// It is back, or the session is over.
+    /// The owner is back, or the session has ended.
     pub(crate) fn remove(&mut self, handle: &SessionHandle) {
         self.there.retain(|left| !left.handle.is(handle));
     }
 
-    /// Whether this session may make room.
+    /// Whether this session may be evicted.
     pub(crate) fn may_go(&self, handle: &SessionHandle, now_ns: u64) -> bool {
         let mut ripe = self.there.iter().filter(|left| left.may_go(now_ns));
         ripe.any(|left| left.handle.is(handle))
     }
 
-    /// Octets of memory of those that may make room.
+    /// Returns the memory of all sessions that may be evicted, bytes.
     pub(crate) fn bytes(&self, now_ns: u64) -> u64 {
         let ripe = self.there.iter().filter(|left| left.may_go(now_ns));
         ripe.map(|left| left.bytes).sum()
     }
 
-    /// Whose session is to make room, once.
+    /// Returns the next session to evict, once.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<SessionHandle> {
         self.make_room_of(now_ns, |_| true)
     }
 
-    /// The same among sessions of which `of` is true.
+    /// Returns the next session to evict among those for which `of` is true.
     pub(crate) fn make_room_of(
         &mut self,
         now_ns: u64,
@@ -93,7 +92,7 @@ mod tests {
         }
         assert!(abandoned.make_room(STAY_NS - 1).is_none());
         abandoned.remove(&first);
-        // Its owner was back and has left again.
+        // Its owner was back, and has disappeared again.
         abandoned.add(first.clone(), 5, 10);
         assert!(abandoned.make_room(STAY_NS).is_none());
         assert_eq!(abandoned.bytes(STAY_NS), 0);

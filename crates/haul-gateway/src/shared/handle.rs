@@ -1,4 +1,4 @@
-//! A session's thread as others see it, and the commands that it takes.
+//! The handle of a session's thread, and the commands that the thread takes.
 
 use std::net::SocketAddr;
 
@@ -13,27 +13,26 @@ use crate::config::ChannelKind;
 use crate::control::Control;
 use crate::refusal::Refusal;
 
-/// Something for a session's thread.
+/// A command for a session's thread.
 #[derive(Debug)]
 pub(crate) enum SessionCommand {
-    /// A program's connection.
+    /// An application's connection.
     Call(Call),
-    /// A connection is wanted no more that the far end may not have answered for: its caller says
-    /// so when asked.
+    /// Some caller may no longer want its connection; each is asked.
     Withdrawn,
-    /// Somebody waits until octets can go through the session, or it cannot be had.
+    /// Report when the session can carry data, or why it cannot.
     Await(Sender<Result<(), Refusal>>),
     /// A control connection to the next hop, or why there is none.
     Dialled(Result<Box<Control>, (NackStatus, String)>),
     /// Addresses of a name.
     Resolved(ConnId, Result<Vec<SocketAddr>, String>),
-    /// The session's owner is back on a new control connection.
+    /// The session's owner has reconnected.
     Resume {
         fresh: Box<Session>,
         control: Box<Control>,
         request: ResumeRequest,
     },
-    /// The session's owner is back over another way.
+    /// The session's owner has reconnected over another way.
     Anew {
         fresh: Box<Session>,
         control: Box<Control>,
@@ -45,24 +44,24 @@ pub(crate) enum SessionCommand {
         cookie: [u8; 16],
         connection: DataConnection,
     },
-    /// What became of a data connection that was accepted.
+    /// The outcome of an accepted queue pair.
     Accepted {
         kind: ChannelKind,
         qp_num: u32,
         news: Accepted,
     },
-    /// How a path is, by its number in the session.
+    /// The state of a path, by its number in the session.
     Path(u32, PathState, String),
-    /// A control connection that has not said what it wants, or a session that its owner has left,
-    /// is in the way of others. What comes with it is dropped when it has made room, or does not.
+    /// End to make room, if nobody would lose anything. The sender is dropped when the room is
+    /// free, or the session stays.
     MakeRoom(Option<Sender<()>>),
-    /// Finish what there is, and end.
+    /// Finish open connections, and end.
     Drain,
     /// End now.
     Abort,
 }
 
-/// A session's thread, as others see it.
+/// The handle of a session's thread.
 #[derive(Debug, Clone)]
 pub(crate) struct SessionHandle {
     sender: Sender<SessionCommand>,
@@ -70,20 +69,20 @@ pub(crate) struct SessionHandle {
 }
 
 impl SessionHandle {
-    /// A handle whose owner is woken by `waker`.
+    /// Creates a handle whose thread `waker` wakes.
     pub(crate) fn new(waker: Waker) -> (Self, Receiver<SessionCommand>) {
         let (sender, receiver) = unbounded();
         (Self { sender, waker }, receiver)
     }
 
-    /// A handle that nobody reads.
+    /// Creates a handle without a thread.
     #[cfg(test)]
     pub(crate) fn detached() -> Self {
         let poller = haul_io::poller::Poller::new().unwrap();
         Self::new(poller.waker()).0
     }
 
-    /// Delivers a command, or gives it back if its reader is gone.
+    /// Sends a command; returns it if the thread has ended.
     pub(crate) fn send(&self, command: SessionCommand) -> Result<(), Box<SessionCommand>> {
         self.sender
             .send(command)
@@ -92,7 +91,7 @@ impl SessionHandle {
         Ok(())
     }
 
-    /// Whether both are of the same thread.
+    /// Whether both are handles of the same thread.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.sender.same_channel(&other.sender)
     }

@@ -1,9 +1,9 @@
 //! What all sessions of a gateway share.
 //!
-//! Map: `state` configuration, memory, devices, log · `handle` a session's thread as others see it,
-//! and the commands it takes · `registers` which session has which name, cookie and queue pair ·
-//! `secrets` keys and certificates · `peers` control connections that have not asked for a session ·
-//! `abandoned` and `unauthenticated` sessions that make room for others.
+//! Map: `state` configuration, memory, devices, log · `handle` a session's handle and commands ·
+//! `registers` sessions by name, route, cookie and queue pair · `secrets` keys and certificates ·
+//! `peers` control connections that have not asked for a session · `abandoned` and
+//! `unauthenticated` sessions that are evicted for others.
 
 mod abandoned;
 mod handle;

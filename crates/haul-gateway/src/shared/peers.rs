@@ -1,5 +1,5 @@
-//! Control connections of others that have not said what they want, and which of them makes room
-//! for a new one.
+//! Control connections that have not asked for a session, and which of them is evicted for a new
+//! one.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -10,24 +10,23 @@ use haul_xsp::SECOND_NS;
 
 use super::handle::SessionHandle;
 
-/// All that there may be, those included that are on their way out.
+/// Most pending peers, including those being evicted.
 pub(crate) const PENDING_PEERS_MAX: usize = 64;
-/// Of them those that have been asked to leave and have not left yet.
+/// Most peers being evicted.
 const LEAVING_MAX: usize = 16;
-/// Those that stay.
+/// Most peers that stay.
 const STAYING_MAX: usize = PENDING_PEERS_MAX - LEAVING_MAX;
-/// Nobody is asked to leave before: whoever means it says something as soon as it is connected, and
-/// is heard by then.
+/// Grace period before eviction, ns: a genuine peer sends at once.
 const STAY_NS: u64 = SECOND_NS / 50;
 
-/// What a control connection has identified of its peer.
+/// How far a pending peer has identified itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Standing {
-    /// Nothing.
+    /// It has sent nothing.
     Silent,
-    /// It has said something that makes sense so far.
+    /// It has sent something valid.
     Greeted,
-    /// Who it is.
+    /// It has authenticated.
     Authenticated,
 }
 
@@ -41,11 +40,10 @@ struct PendingPeer {
     is_leaving: bool,
 }
 
-/// See the module.
+/// Pending peers. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct PendingPeers {
-    /// The oldest first. At most `STAYING_MAX` that stay and `LEAVING_MAX` that leave, when each
-    /// has been made room for.
+    /// Oldest first. At most `STAYING_MAX` that stay, and `LEAVING_MAX` being evicted.
     there: VecDeque<PendingPeer>,
 }
 
@@ -54,7 +52,7 @@ impl PendingPeers {
         self.there.len()
     }
 
-    /// A control connection has come, whose thread has this number.
+    /// Adds a control connection, whose thread has this number.
     pub(crate) fn admit(&mut self, number: u64, handle: SessionHandle, from: IpAddr, now_ns: u64) {
         self.there.push_back(PendingPeer {
             number,
@@ -66,7 +64,7 @@ impl PendingPeers {
         });
     }
 
-    /// It has identified so much.
+    /// Raises the standing of a peer.
     pub(crate) fn raise(&mut self, number: u64, standing: Standing) {
         let peer = self.there.iter_mut().find(|peer| peer.number == number);
         if let Some(peer) = peer {
@@ -74,21 +72,21 @@ impl PendingPeers {
         }
     }
 
-    /// It has said what it wants, or is gone.
+    /// The peer has asked for a session, or has left.
     pub(crate) fn remove(&mut self, number: u64) {
         self.there.retain(|peer| peer.number != number);
     }
 
-    /// Whether one more may come, if need be in place of another.
+    /// Whether another peer fits, if need be in place of one that is evicted.
     pub(crate) fn has_room(&self, now_ns: u64) -> bool {
         let staying = self.staying().count();
         let leaving = self.there.len() - staying;
         staying < STAYING_MAX || leaving < LEAVING_MAX && self.next_to_leave(now_ns).is_some()
     }
 
-    /// Who is to leave for one that has come, of those that have not identified who they are: one of the
-    /// address that has most of them, and of those the oldest that has said nothing, else the
-    /// oldest. Nobody, where there is room without.
+    /// Chooses the peer to evict for a new one, if the limit is reached. It is unauthenticated, and
+    /// from the address with most pending peers. Among those it is the oldest silent one, or else
+    /// the oldest.
     pub(crate) fn make_room(&mut self, now_ns: u64) -> Option<SessionHandle> {
         if self.staying().count() < STAYING_MAX {
             return None;
@@ -113,7 +111,7 @@ impl PendingPeers {
                 .filter(|other| other.from == peer.from)
                 .count()
         };
-        // Of equals it is the first, the oldest.
+        // Among equals, the first is the oldest.
         let next =
             unauthenticated().min_by_key(|peer| (Reverse(neighbours(peer)), peer.standing))?;
         let is_old = now_ns >= next.since_ns.saturating_add(STAY_NS);
@@ -127,7 +125,7 @@ mod tests {
 
     const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
-    /// As many as stay, the first of them number 0, all of them come at `0` ns.
+    /// Fills all places at 0 ns; the first peer has number 0.
     fn full() -> (PendingPeers, Vec<SessionHandle>) {
         let mut pending_peers = PendingPeers::default();
         let handles: Vec<SessionHandle> = (0..STAYING_MAX)
@@ -181,7 +179,7 @@ mod tests {
         let (mut pending_peers, _handles) = full();
         for number in 0..STAYING_MAX as u64 {
             pending_peers.raise(number, Standing::Authenticated);
-            // What it says after that does not lower it.
+            // A lower standing does not replace it.
             pending_peers.raise(number, Standing::Greeted);
         }
         assert!(!pending_peers.has_room(u64::MAX));
@@ -209,7 +207,7 @@ mod tests {
             next += 1;
         }
         assert_eq!(pending_peers.len(), PENDING_PEERS_MAX);
-        // Once one of them has left there is room again.
+        // A place is free once a peer has left.
         pending_peers.remove(0);
         assert!(pending_peers.has_room(STAY_NS));
     }

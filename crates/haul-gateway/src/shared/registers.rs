@@ -1,4 +1,4 @@
-//! Which session has which name, route, cookie and queue pair.
+//! Sessions by name, route, cookie and queue pair.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -13,45 +13,45 @@ use crate::channel::Accepted;
 use crate::config::{ChannelKind, Route};
 use crate::status::Status;
 
-/// Sessions of a route that get no more connections and are not over.
+/// Most retired sessions of a route.
 const RETIRED_MAX: usize = 2;
 
-/// Maps that change as sessions come and go.
+/// Maps that change as sessions open and end.
 #[derive(Debug, Default)]
 pub(crate) struct Registers {
-    /// Sessions by name.
+    /// Sessions by identifier.
     pub(crate) sessions: HashMap<SessionId, SessionHandle>,
-    /// Sessions that this gateway has opened, by their route: after a reload the same one may have
-    /// another number.
+    /// Sessions that this gateway opened, by route. A reload may renumber routes, so the key is the
+    /// route itself.
     pub(crate) openers: Vec<(Route, SessionHandle)>,
-    /// Such sessions that get no more connections, for they are to end.
+    /// Retired sessions: they get no new connections, and end.
     retired: Vec<(Route, SessionHandle)>,
-    /// Who expects a data connection that begins with this.
+    /// The session that expects a data connection with this cookie.
     pub(crate) cookies: HashMap<[u8; 16], SessionHandle>,
-    /// Whose accepted queue pairs are which.
+    /// The session that owns an accepted queue pair.
     qps: HashMap<(ChannelKind, u32), SessionHandle>,
-    /// News of queue pairs that are accepted and not yet in `qps`.
+    /// Events of accepted queue pairs that are not yet in `qps`.
     early: HashMap<(ChannelKind, u32), Vec<Accepted>>,
-    /// What there is to show, by a number of its own.
+    /// The status of each session, by a number of its own.
     pub(crate) statuses: BTreeMap<u64, Arc<Mutex<Status>>>,
     pub(crate) next_status: u64,
-    /// Threads that have a control connection and no session yet.
+    /// Control connections that have not asked for a session.
     pub(crate) pending_peers: PendingPeers,
     /// Sessions without their owner.
     pub(crate) abandoned: Abandoned,
-    /// Sessions whose owner has not shown who it is.
+    /// Sessions whose owner has not authenticated.
     pub(crate) unauthenticated: Unauthenticated,
 }
 
 impl Registers {
-    /// The session of a route.
+    /// Returns the session of a route.
     pub(crate) fn opener(&self, route: &Route) -> Option<&SessionHandle> {
         let found = self.openers.iter().find(|(known, _)| known == route);
         found.map(|(_, opener)| opener)
     }
 
-    /// Whether an opener may get no more connections because a peer says so: of a route there are
-    /// not more than so many that end, and take memory meanwhile.
+    /// Whether a peer's notice may retire this session. The number of retired sessions of a route
+    /// is limited, because they hold memory.
     pub(crate) fn may_retire(&self, opener: &SessionHandle) -> bool {
         let own = self.openers.iter().find(|(_, other)| other.is(opener));
         let is_own = |route: &Route| own.is_some_and(|(own, _)| own == route);
@@ -59,7 +59,7 @@ impl Registers {
         ending.count() < RETIRED_MAX
     }
 
-    /// No more connections for this opener.
+    /// Retires a session.
     pub(crate) fn retire(&mut self, opener: &SessionHandle) {
         let own = self.openers.iter().position(|(_, other)| other.is(opener));
         if let Some(own) = own {
@@ -68,23 +68,24 @@ impl Registers {
         }
     }
 
-    /// From now on news of a queue pair go to `owner`, those that have come already first.
+    /// Registers the owner of a queue pair, and delivers earlier events to it.
     pub(crate) fn adopt_qp(&mut self, kind: ChannelKind, qp_num: u32, owner: &SessionHandle) {
         for news in self.early.remove(&(kind, qp_num)).unwrap_or_default() {
-            // Its owner is the caller.
+            // The owner is the caller.
             let _ = owner.send(SessionCommand::Accepted { kind, qp_num, news });
         }
         self.qps.insert((kind, qp_num), owner.clone());
     }
 
-    /// News of a queue pair, for its owner.
+    /// Delivers an event of a queue pair to its owner.
     pub(crate) fn notify_qp(&mut self, kind: ChannelKind, qp_num: u32, news: Accepted) {
         match self.qps.get(&(kind, qp_num)) {
             Some(owner) => drop(owner.send(SessionCommand::Accepted { kind, qp_num, news })),
             None if matches!(news, Accepted::Up) => {
                 self.early.entry((kind, qp_num)).or_default().push(news)
             }
-            // Of one that is forgotten already; or its `Up` waits for its owner, and so does this.
+            // The queue pair is forgotten, or its `Up` still waits for an owner and this event
+            // waits behind it.
             None => {
                 if let Some(early) = self.early.get_mut(&(kind, qp_num)) {
                     early.push(news);
@@ -93,13 +94,13 @@ impl Registers {
         }
     }
 
-    /// Nobody wants news of a queue pair any more.
+    /// Forgets a queue pair.
     pub(crate) fn forget_qp(&mut self, kind: ChannelKind, qp_num: u32) {
         self.qps.remove(&(kind, qp_num));
         self.early.remove(&(kind, qp_num));
     }
 
-    /// Nobody is to find this thread any more.
+    /// Forgets a session's thread.
     pub(crate) fn forget(&mut self, handle: &SessionHandle) {
         self.openers.retain(|(_, opener)| !opener.is(handle));
         self.retired.retain(|(_, opener)| !opener.is(handle));
@@ -136,10 +137,10 @@ mod tests {
         let (last, other) = (open(&mut registers, 0), open(&mut registers, 1));
         assert!(!registers.may_retire(&last) && registers.may_retire(&other));
         assert!(registers.opener(&config.routes[0]).unwrap().is(&last));
-        // When one of them is over there is room for another.
+        // One place is free once a session has ended.
         registers.forget(&ending[0]);
         assert!(registers.may_retire(&last));
-        // One whose peer has ended it gets nothing more, however many there are.
+        // A session that its peer has ended gets no connections, whatever the limit.
         registers.retire(&last);
         assert!(registers.opener(&config.routes[0]).is_none());
     }

@@ -7,7 +7,7 @@ use haul_xsp::SharedKey;
 use crate::config::{Config, Key};
 use crate::tls::TlsContext;
 
-/// What proves who this gateway is, and who its peers are.
+/// The keys and certificates of this gateway.
 #[derive(Debug)]
 pub(crate) struct Secrets {
     pub(super) keys: Vec<(String, SharedKey)>,
@@ -15,10 +15,10 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// From the files that a configuration names.
+    /// Reads the files that a configuration names.
     ///
     /// # Errors
-    /// A line that says which file is wrong, and how.
+    /// States in one line which file is unusable, and why.
     pub(crate) fn load(config: &Config) -> Result<Self, String> {
         let key = |key: &Key| {
             let secret = key.read().map_err(|error| error.to_string())?;

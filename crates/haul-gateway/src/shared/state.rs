@@ -27,7 +27,7 @@ use crate::tls::TlsContext;
 /// Starts the thread that opens the session of a route.
 pub(crate) type OpenSession = fn(&Arc<Shared>, &Route) -> Result<SessionHandle, String>;
 
-/// What all sessions share.
+/// The state that all sessions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     config: Mutex<Arc<Config>>,
@@ -37,26 +37,26 @@ pub(crate) struct Shared {
     directory: Mutex<Directory>,
     registers: Mutex<Registers>,
     pub(crate) networks: Vec<Network>,
-    /// The device for RDMA connections of applications.
+    /// The range extender, for applications' RDMA connections.
     pub(crate) extender: Option<Extender>,
-    /// Octets that slabs may still take.
+    /// Bytes of the configured memory that are left.
     memory: AtomicU64,
-    /// Octets that they might take at the start.
+    /// The configured memory, bytes.
     pub(crate) memory_size: u64,
     totals: Mutex<Totals>,
     pub(crate) rates: Arc<Rates>,
     path: Mutex<Arc<Backend>>,
-    /// Paths that are wanted, or being taken down.
+    /// Paths that are wanted or being taken down.
     circuits: AtomicUsize,
-    /// Held by who opens a session for a route, or changes the routes.
+    /// Held while a session is opened for a route, or the routes change.
     pub(crate) opening: Mutex<()>,
     open_session: OpenSession,
     log: Log,
-    /// Before, nobody says again that this system is short of something, ns.
+    /// Before, no line about a shortage is logged, ns.
     short_until_ns: AtomicU64,
     pub(crate) tail: Tail,
     pub(crate) clock: Clock,
-    /// When it was started.
+    /// When the gateway was started, ns.
     pub(crate) since_ns: u64,
     draining: AtomicBool,
 }
@@ -97,7 +97,7 @@ impl Shared {
         }
     }
 
-    /// A command for every session, twice for those that this gateway has opened.
+    /// Sends a command to every session; twice to those that this gateway opened.
     pub(crate) fn broadcast(&self, command: impl Fn() -> SessionCommand) {
         let registers = self.registers();
         let handles: Vec<_> = registers
@@ -108,7 +108,7 @@ impl Shared {
             .collect();
         drop(registers);
         for handle in handles {
-            // Who is gone needs no command.
+            // The session may have ended.
             let _ = handle.send(command());
         }
     }
@@ -134,17 +134,17 @@ impl Shared {
         *lock(&self.path) = Arc::new(path);
     }
 
-    /// Certificates, where this gateway has any: control connections are within TLS then.
+    /// Returns the certificates, if configured: then control connections use TLS.
     pub(crate) fn tls(&self) -> Option<Arc<TlsContext>> {
         lock(&self.tls).clone()
     }
 
-    /// Who sets up paths.
+    /// Returns the back end for paths.
     pub(crate) fn path(&self) -> Arc<Backend> {
         Arc::clone(&lock(&self.path))
     }
 
-    /// One path more, of `most`; given back when the ticket is dropped.
+    /// Takes one path of at most `most`; dropping the slot returns it.
     pub(crate) fn take_circuit(self: &Arc<Self>, most: usize) -> Option<Slot> {
         let more = |there: usize| (there < most).then_some(there + 1);
         let taken = self
@@ -153,7 +153,7 @@ impl Shared {
         taken.ok().map(|_| Slot(Arc::clone(self)))
     }
 
-    /// Paths that are wanted, or being taken down.
+    /// Returns the number of paths that are wanted or being taken down.
     pub(crate) fn circuits(&self) -> usize {
         self.circuits.load(Ordering::Acquire)
     }
@@ -170,7 +170,7 @@ impl Shared {
         lock(&self.registers)
     }
 
-    /// Counts something that sessions do not outlive.
+    /// Changes the counters of the gateway.
     pub(crate) fn count(&self, what: impl FnOnce(&mut Totals)) {
         what(&mut lock(&self.totals));
     }
@@ -183,8 +183,7 @@ impl Shared {
         self.networks.iter().find(|network| network.kind == kind)
     }
 
-    /// Takes memory for slabs; given back when the ticket is dropped. None: there is not as much
-    /// left.
+    /// Takes slab memory; dropping the share returns it. `None`: too little is left.
     pub(crate) fn take_memory(self: &Arc<Self>, bytes: u64) -> Option<Share> {
         let taken = self
             .memory
@@ -197,10 +196,9 @@ impl Shared {
         })
     }
 
-    /// What a new session takes, `bytes` of memory or none, where there may be none left: then
-    /// sessions make room, one after another, if that helps. Those that their owners have left come
-    /// first; for a session that has come `from` somewhere, then those that carry nothing and whose
-    /// owners have not shown who they are.
+    /// Calls `take` until it succeeds, evicting a session after each failure. If the evictions
+    /// cannot free `bytes`, nothing is evicted. Abandoned sessions go first. Then, for a session
+    /// that came `from` an address, idle sessions of unauthenticated owners.
     pub(crate) fn with_room<T>(
         &self,
         bytes: u64,
@@ -216,7 +214,7 @@ impl Shared {
             let left = registers.abandoned.bytes(now_ns);
             let idle = from.map(|from| registers.unauthenticated.leavers(from, now_ns, false));
             let idle = idle.unwrap_or_default();
-            // Those that their owners have left are counted.
+            // Abandoned sessions are already counted.
             let others = idle
                 .iter()
                 .filter(|(one, _)| !registers.abandoned.may_go(one, now_ns));
@@ -232,10 +230,10 @@ impl Shared {
         None
     }
 
-    /// Counts `bytes` of memory for a session that came `from` there and whose owner has not shown
-    /// who it is. None where all such sessions from there would then have more than three quarters
-    /// of the memory; one session may always be. Those of them that carry nothing make room, and
-    /// then those that their owners have left.
+    /// Reserves `bytes` for a session of an unauthenticated owner at `from`. All such sessions of
+    /// one source together may have three quarters of the memory; one session always fits. To make
+    /// room, idle sessions of that source are evicted, and then abandoned ones. `None`: the source
+    /// has reached its limit.
     pub(crate) fn reserve(&self, handle: &SessionHandle, bytes: u64, from: IpAddr) -> Option<Idle> {
         let most = (self.memory_size / 4 * 3).max(bytes);
         for _ in 0..=EVICTIONS_MAX {
@@ -263,13 +261,13 @@ impl Shared {
 
     fn ask_to_leave(&self, leaver: &SessionHandle) {
         let (asked, answer) = bounded(1);
-        // A session that is over has made room.
+        // A session that has ended has made room.
         let _ = leaver.send(SessionCommand::MakeRoom(Some(asked)));
-        // Nothing comes: the end of it is the answer.
+        // Nothing is sent: the drop of the sender is the answer.
         let _ = answer.recv_timeout(ROOM);
     }
 
-    /// What sessions of this class may send.
+    /// Returns the rate limit of a class's sessions.
     pub(crate) fn meter(&self, class: Option<&str>) -> Meter {
         Meter {
             rates: Arc::clone(&self.rates),
@@ -277,12 +275,12 @@ impl Shared {
         }
     }
 
-    /// Octets that slabs may still take.
+    /// Returns the bytes of slab memory left.
     pub(crate) fn memory_left(&self) -> u64 {
         self.memory.load(Ordering::Acquire)
     }
 
-    /// Begins to refuse what is new.
+    /// Starts to refuse new sessions and connections.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Release);
     }
@@ -291,8 +289,7 @@ impl Shared {
         self.draining.load(Ordering::Acquire)
     }
 
-    /// Says that this system is short of something; not again before ten seconds have passed, for
-    /// it is met again and again until there is more.
+    /// Logs that a resource ran out; at most once in ten seconds.
     pub(crate) fn log_shortage(&self, text: impl AsRef<str>) {
         let now_ns = self.clock.now_ns();
         let until_ns = self.short_until_ns.load(Ordering::Acquire);
@@ -314,15 +311,15 @@ impl Shared {
     }
 }
 
-/// Time between two lines that say that this system is short of something, ns.
+/// Interval between two lines about shortages, ns.
 const SHORT_NS: u64 = 10 * SECOND_NS;
 
-/// Sessions that are asked to make room for one.
+/// Most sessions evicted for one.
 const EVICTIONS_MAX: usize = 16;
-/// Time for the thread of a session to end.
+/// Time for a session's thread to end.
 const ROOM: Duration = Duration::from_secs(1);
 
-/// Memory of a session.
+/// Memory of a session, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Share {
     shared: Arc<Shared>,

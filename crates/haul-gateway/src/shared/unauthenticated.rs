@@ -1,8 +1,8 @@
-//! Sessions of peers that have not shown who they are: how much memory those of one source have,
-//! and which of them makes room for a new session.
+//! Sessions of unauthenticated owners: the memory of each source, and which session is evicted for
+//! a new one.
 //!
-//! Whoever can reach a gateway with `anonymous = true` can open sessions, which take memory whether
-//! or not they carry anything.
+//! Whoever can reach a gateway with `anonymous = true` can open sessions. They take memory whether
+//! or not they carry data.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -14,17 +14,16 @@ use haul_xsp::SECOND_NS;
 
 use super::handle::SessionHandle;
 
-/// What carries nothing for so long makes room, ns: the first connection of a session comes as soon
-/// as the session is open.
+/// Idle time before eviction, ns: a session's first connection follows its opening at once.
 const IDLE_NS: u64 = SECOND_NS;
-/// The same of one whose source has as much memory as the source of the new session will have, or
-/// more, ns.
+/// The same if the source has at least as much memory as the source of the new session will have,
+/// ns.
 const IDLE_OF_MANY_NS: u64 = SECOND_NS / 50;
 
-/// See the module.
+/// Sessions of unauthenticated owners. See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Unauthenticated {
-    /// Those that came first are first.
+    /// Oldest first.
     there: Vec<Member>,
 }
 
@@ -36,7 +35,7 @@ struct Member {
     idle: Idle,
 }
 
-/// Since when a session has carried nothing, ns; its thread says so.
+/// Since when a session has been idle, ns; its thread sets it.
 #[derive(Debug, Clone)]
 pub(crate) struct Idle(Arc<AtomicU64>);
 
@@ -53,8 +52,8 @@ impl Idle {
 }
 
 impl Unauthenticated {
-    /// A session that came from this address takes so many bytes of memory. It makes room only
-    /// after it has been noted as idle.
+    /// Adds a session of `bytes` from this address. It cannot be evicted before it has been noted
+    /// as idle.
     pub(crate) fn add(&mut self, handle: SessionHandle, from: IpAddr, bytes: u64) -> Idle {
         let idle = Idle(Arc::new(Idle::NOT.into()));
         self.there.push(Member {
@@ -66,28 +65,28 @@ impl Unauthenticated {
         idle
     }
 
-    /// The session is over.
+    /// The session has ended.
     pub(crate) fn remove(&mut self, handle: &SessionHandle) {
         self.there.retain(|member| !member.handle.is(handle));
     }
 
-    /// Whether it is the session of an owner at this address, or a neighbour of it.
+    /// Whether the session belongs to this source.
     pub(crate) fn is_of(&self, handle: &SessionHandle, from: IpAddr) -> bool {
         let from = source(from);
         let mut own = self.there.iter().filter(|member| member.from == from);
         own.any(|member| member.handle.is(handle))
     }
 
-    /// Bytes of memory that the sessions of an address and its neighbours have.
+    /// Returns the memory of a source's sessions, bytes.
     pub(crate) fn bytes_of(&self, from: IpAddr) -> u64 {
         let from = source(from);
         let own = self.there.iter().filter(|member| member.from == from);
         own.map(|member| member.bytes).sum()
     }
 
-    /// The sessions that may make room for a new one of an address, and how much memory each has:
-    /// of the source that has most, the one first that has carried nothing for longest. With
-    /// `only_own`, of the same source.
+    /// Returns the sessions that may be evicted for a new one of this source, with their memory.
+    /// Those of the source with most memory come first, and among them the longest idle. With
+    /// `only_own`, returns only sessions of the same source.
     pub(crate) fn leavers(
         &self,
         from: IpAddr,
@@ -150,7 +149,7 @@ mod tests {
         let leavers = |unauthenticated: &Unauthenticated, from, now_ns, only_own| {
             names(&unauthenticated.leavers(from, now_ns, only_own), &all)
         };
-        // A new one of those with few, while those with many are there.
+        // A new session of the source with few, while the source with many is there.
         assert_eq!(
             leavers(&unauthenticated, FEW, IDLE_OF_MANY_NS + 2, false),
             [2]
@@ -160,9 +159,9 @@ mod tests {
             [2, 3, 0, 4]
         );
         assert_eq!(leavers(&unauthenticated, FEW, IDLE_NS + 9, true), [0, 4]);
-        // A new one of those with many waits longer for the others.
+        // A new session of the source with many waits longer.
         assert!(leavers(&unauthenticated, MANY, IDLE_NS - 1, false).is_empty());
-        // What has carried something is idle from its end on.
+        // A session is idle from the end of its last connection.
         idle[1].note(false, IDLE_NS);
         assert_eq!(leavers(&unauthenticated, FEW, IDLE_NS + 9, true), [0, 4]);
         assert_eq!(

@@ -156,10 +156,10 @@ fn a_certificate_that_peers_would_refuse_is_told() {
         words(&ours.issue(&["a"], Validity::Future)).ends_with("gateway.crt: it is not valid yet")
     );
     assert!(words(&theirs.issue(&["a"], Validity::Past)).ends_with("gateway.crt: it has expired"));
-    let stranger = say(&theirs.issue(&["a"], Validity::Now));
+    let foreign = say(&theirs.issue(&["a"], Validity::Now));
     assert!(
-        matches!(stranger, TlsError::ForeignRoots { .. }),
-        "{stranger}"
+        matches!(foreign, TlsError::ForeignRoots { .. }),
+        "{foreign}"
     );
 }
 

@@ -93,7 +93,7 @@ impl Worker {
                         if let Body::Two(relay) = &mut self.body {
                             relay.supersede();
                         }
-                        let text = "its owner opens the session on a newer way";
+                        let text = "its owner has opened the session by another way";
                         self.shared.log(Level::Info, text);
                         self.ending.is_over = true;
                         turn_back(now, *fresh, *control, (NackStatus::Closing, hop_index));
@@ -115,8 +115,8 @@ impl Worker {
         }
     }
 
-    /// Ends now. At a gateway between ends that acknowledge without a word, as if it had died: they
-    /// go on with the session by another way, or here when it is back.
+    /// Ends the session now. A relay between acknowledging ends disappears as if it had crashed:
+    /// they go on by another way, or here when it is back.
     pub(super) fn abort(&mut self) {
         if let Body::Two(relay) = &mut self.body
             && relay.side(Side::Near).agreed().end_to_end
@@ -125,7 +125,7 @@ impl Worker {
             self.ending.is_over = true;
             return;
         }
-        // The far end first: by itself the near one's end has it wait for what is under way.
+        // The far end first: closing only the near one would wait for data in flight.
         for side in [1, 0] {
             if let Some(session) = self.body.session(side) {
                 session.close(NackStatus::Closing, true);
@@ -134,8 +134,8 @@ impl Worker {
         self.ending.is_over |= matches!(self.body, Body::None);
     }
 
-    /// Ends when what there is is finished; what waits for the session to be open, or was asked for
-    /// along with it, belongs to it.
+    /// Ends the session after its open connections. Connections that wait for the session, or were
+    /// asked for along with it, count.
     pub(super) fn drain(&mut self) {
         let owner = self.part.owner();
         let is_open = owner.is_some_and(|owner| owner.open_until.is_some());
@@ -154,7 +154,8 @@ impl Worker {
                 let _ = session.refuse_session(NackStatus::Closing, hop_index, BEING_STOPPED);
             }
             State::Greeting | State::Opening if has_edges => {}
-            // When its owner is back and has been told, it still takes connections for a while.
+            // Once its owner is back and has been told, the session still takes connections for a
+            // while.
             State::Suspended(_) if is_told_later && session.conns() > 0 => {}
             _ => session.close(NackStatus::Done, false),
         }
@@ -184,7 +185,7 @@ impl Worker {
                 Err(back) => connection = back,
             }
         }
-        // What nobody wants is rejected with its drop.
+        // The drop rejects an unknown data connection.
     }
 
     pub(super) fn on_resolved(&mut self, conn: ConnId, result: Result<Vec<SocketAddr>, String>) {
@@ -215,8 +216,8 @@ impl Worker {
     }
 }
 
-/// Refuses what a control connection asks of a session that is here, and closes it. Whoever does
-/// not hear it sees that it is closed, and asks again. The hop is this one, as the asker counts.
+/// Refuses what a control connection asks of an existing session, and closes it. A peer that misses
+/// the refusal sees the close, and retries. The hop is this one, as the peer counts.
 fn turn_back(
     now: Time,
     mut fresh: Session,
@@ -224,12 +225,12 @@ fn turn_back(
     (status, hop_index): (NackStatus, u16),
 ) {
     let text = match status {
-        NackStatus::Loop => "the session is here already, and not on an older way",
-        NackStatus::Closing => "the session of before is given up: it may be asked for again",
+        NackStatus::Loop => "the session is already here, and not by an older way",
+        NackStatus::Closing => "the old session is closed: retry",
         NackStatus::NoProtocol => "no common protocol",
-        _ => "the session is not to be resumed with this ticket, or not on this way",
+        _ => "the session cannot be resumed with this ticket, or by this way",
     };
-    // Fails only where nothing was asked for.
+    // It fails only if nothing was asked for.
     let _ = fresh.refuse_session(status, hop_index, text);
     while let Some(octets) = fresh.poll_transmit(now) {
         control.push(octets);

@@ -132,7 +132,7 @@ impl Worker {
         }
     }
 
-    /// The other end of a segment says something that it need not have said.
+    /// Handles a notice of a peer.
     pub(super) fn on_notice(&mut self, side: usize, code: u16, text: &str) {
         if code == NackStatus::Closing.code() {
             return self.on_gateway_closing(side, text);
@@ -143,7 +143,7 @@ impl Worker {
         match (self.part.role(), side) {
             (Role::Relay, 1) => {
                 if let Some(near) = self.body.session(0) {
-                    // An owner that is away learns it when it is back.
+                    // An absent owner learns it when it is back.
                     let _ = near.notice(NackStatus::CannotConnect, text);
                 }
             }
@@ -162,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// A gateway on the way is being stopped.
+    /// Handles a notice that a gateway on the way is being stopped.
     pub(super) fn on_gateway_closing(&mut self, side: usize, text: &str) {
         match (self.part.role(), side) {
             (Role::Relay, 1) => self.notify_owner_of_end(text.to_owned()),
@@ -180,7 +180,7 @@ impl Worker {
             let agreed = session.agreed().segments.iter();
             let kinds = agreed.map(|segment| kind(segment.proto)).collect();
             if let Some(probe) = self.part.take_probe() {
-                // Whoever does not wait any more need not know.
+                // The caller may have stopped waiting.
                 let _ = probe.send(Ok(kinds));
             }
             return;
@@ -208,8 +208,7 @@ impl Worker {
     pub(super) fn on_suspended(&mut self, side: usize) {
         let state = self.body.session(side).map(|session| session.state());
         if !matches!(state, Some(State::Suspended(_))) {
-            // Its owner was back before the loss was noticed, and has brought another control
-            // connection.
+            // Its owner reconnected before the loss was noticed, with a new control connection.
             return;
         }
         if let Some(segment) = &mut self.segments[side].side {
@@ -262,13 +261,13 @@ impl Worker {
             (Error::NotAuthenticated(_), Role::Pending) => {
                 self.shared.count(|totals| totals.sessions_refused += 1);
                 self.shared
-                    .log(Level::Warning, format!("{peer}: turned away: {error}"));
+                    .log(Level::Warning, format!("{peer}: rejected: {error}"));
             }
-            // Whoever knocks at open ports must not fill the log.
+            // Port scans must not fill the log.
             (_, Role::Pending) => self
                 .shared
-                .log(Level::Debug, format!("{peer}: turned away: {error}")),
-            // Why has been told when it was lost.
+                .log(Level::Debug, format!("{peer}: rejected: {error}")),
+            // The reason was logged when it was lost.
             (Error::Lost, _) => self.shared.log(
                 Level::Warning,
                 format!("{peer}: the session ended: {error}"),
@@ -278,7 +277,7 @@ impl Worker {
                 .log(Level::Warning, format!("the session ended: {end_reason}")),
         }
         for side in 0..2 {
-            // The peer is told why by what is sent last.
+            // The final messages tell the peer why.
             self.transmit(side);
         }
         self.ending.trouble = Some(self.part.end_reason(&end_reason));
@@ -290,7 +289,7 @@ impl Worker {
         self.ending.is_over = true;
     }
 
-    /// Why the session has ended, with the hop that is the reason.
+    /// Returns why the session has ended, with the hop that caused it.
     pub(super) fn end_reason(&mut self, side: usize, error: &Error) -> String {
         let hops = self.body.session(side).map(|session| session.hops());
         let named = |index: u16| Some(Shown(&hops?.get(usize::from(index))?.endpoint).to_string());
@@ -333,8 +332,8 @@ impl Worker {
         self.notify_waiters(&Err(refusal));
     }
 
-    /// The far end has refused a connection. What a gateway does not allow, or has no room for, is
-    /// told with its name: it is the last one.
+    /// The far end has refused a connection. If its gateway forbids it or has no room, the log line
+    /// names that gateway, which is the last hop.
     pub(super) fn on_conn_refused(&mut self, conn: ConnId, status: u16) {
         let meant = meaning(status);
         let last = self
@@ -367,7 +366,7 @@ impl Worker {
                 self.edges.resolve(conn, to, by_rdma);
                 resolve(&self.shared, conn, name, to.port, &self.handle);
             }
-            // Not on the list, or nothing that this gateway could look for.
+            // Not on the list, or not resolvable here.
             _ => {
                 if let Some((tools, _)) = self.edges_tools() {
                     let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
@@ -378,8 +377,8 @@ impl Worker {
     }
 }
 
-/// Why those who wait get nothing. Which proofs gateways have for each other is not about those of
-/// this end.
+/// Returns the status for waiting connections. An authentication failure between other gateways is
+/// not this end's.
 const fn verdict(error: &Error) -> NackStatus {
     match error {
         Error::Ended {

@@ -1,5 +1,5 @@
-//! What applications say about a session and its connections: a line for each, and pairs for the
-//! page.
+//! Metadata from applications about a session and its connections: a log line for each, and pairs
+//! for the page.
 
 use std::fmt;
 
@@ -12,13 +12,12 @@ use crate::host::{Shown, hex};
 use crate::log::Level;
 use crate::status::Connection;
 
-/// Octets of a line's pairs, and connections that are shown at a gateway between: there may be
-/// more.
+/// Longest log line of pairs, bytes, and most connections shown at a relay.
 const LINE_BYTES_MAX: usize = 600;
 const SHOWN_MAX: usize = 200;
 
 impl Worker {
-    /// The peer says something about the session, perhaps again.
+    /// Handles metadata of the session, which may be repeated.
     pub(super) fn note_session(&mut self, metadata: Metadata) {
         if metadata.is_dropped() {
             self.log_dropped("the session");
@@ -28,7 +27,7 @@ impl Worker {
         self.log_metadata();
     }
 
-    /// Once for each session, however often its opener says something else.
+    /// Logs it once for each session.
     pub(super) fn log_metadata(&mut self) {
         if self.described.metadata.is_empty() || self.described.is_logged {
             return;
@@ -53,12 +52,11 @@ impl Worker {
     pub(super) fn log_dropped(&self, what: &str) {
         let peer = self.segments[0].side.as_ref();
         let peer = peer.map_or("", |segment| segment.peer.as_str());
-        let text = format!("{peer}: metadata of {what} is dropped: it is beyond the bounds");
+        let text = format!("{peer}: metadata of {what} is ignored: it exceeds the limits");
         self.shared.log(Level::Debug, text);
     }
 
-    /// Adds pairs to connections of programs; at a gateway between, those connections that have
-    /// some.
+    /// Adds metadata to connections; at a relay, lists the connections that have some.
     pub(super) fn describe(&mut self, connections: &mut Vec<Connection>) {
         if let Body::Two(relay) = &mut self.body {
             let near = relay.side(Side::Near);
@@ -83,7 +81,7 @@ impl Worker {
     }
 }
 
-/// Pairs in a line, whatever is in them, as far as there is room.
+/// Formats pairs for a log line, as far as there is room.
 struct Pairs<'a>(&'a Metadata);
 
 impl fmt::Display for Pairs<'_> {

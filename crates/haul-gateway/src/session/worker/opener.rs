@@ -26,12 +26,12 @@ use crate::status::Role;
 const WAITING_MAX: usize = 1_024;
 
 impl Worker {
-    /// A thread that opens a session for a route.
+    /// Starts a thread that opens a session for a route.
     pub(crate) fn open(shared: &Arc<Shared>, route: &Route) -> Result<SessionHandle, String> {
         Self::open_route(shared, route, None)
     }
 
-    /// A thread that asks whether a session for a route could be had, and tells `probe`.
+    /// Starts a thread that asks whether a session for a route can be opened, and answers `probe`.
     pub(crate) fn probe(
         shared: &Arc<Shared>,
         route: &Route,
@@ -61,7 +61,7 @@ impl Worker {
         Ok(handle)
     }
 
-    /// What is to be opened by the present way.
+    /// Prepares to open the session by the present way.
     pub(super) fn plan_way(&mut self) -> Result<(), String> {
         let id = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let id = SessionId(id);
@@ -80,7 +80,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The session could not be opened by the present way: whether it is tried by the next.
+    /// Tries the next way after the session could not be opened. Returns whether there is one.
     pub(super) fn open_by_next_way(&mut self, status: NackStatus, why: &str) -> bool {
         let may_do_elsewhere = matches!(
             status,
@@ -98,7 +98,7 @@ impl Worker {
             return false;
         }
         let (from, to) = (&ways.all[ways.at].words, &ways.all[ways.at + 1].words);
-        let text = format!("no session by {from}: {why}; trying by {to}");
+        let text = format!("no session by {from}: {why}; trying {to}");
         self.shared.log(Level::Warning, text);
         ways.failed.push(why.to_owned());
         ways.at += 1;
@@ -126,7 +126,8 @@ impl Worker {
         planned.is_ok()
     }
 
-    /// As [`Self::open_by_next_way`], for a session that has ended before it was open.
+    /// Tries the next way after the session has ended before it was open. Returns whether there is
+    /// one.
     pub(super) fn is_opened_elsewhere(&mut self, error: &Error) -> bool {
         let status = match error {
             Error::Lost | Error::TimedOut => NackStatus::TimedOut,
@@ -148,7 +149,7 @@ impl Worker {
         }
     }
 
-    /// Whether another way is to be tried at once.
+    /// Returns whether another way is to be tried at once.
     pub(super) fn change_way(&mut self, now: Time) -> bool {
         let may = self.body.session(0).is_some_and(|session| {
             session.agreed().end_to_end && matches!(session.state(), State::Suspended(_))
@@ -181,7 +182,7 @@ impl Worker {
         at_once
     }
 
-    /// The session is on another way, whose first segment may have agreed on something else.
+    /// The session uses another way, whose first segment may have agreed on another kind.
     pub(super) fn renew_attempts(&mut self) {
         let dialled = &self.segments[0].dial;
         let session = self.body.session(0).filter(|_| !dialled.hop.is_empty());
@@ -191,8 +192,8 @@ impl Worker {
         }
     }
 
-    /// The session takes no more connections, for a gateway on its way is being stopped: those that
-    /// come from now on get another one.
+    /// Retires the session, because a gateway on its way is being stopped: later connections get a
+    /// new one.
     pub(super) fn retire(&mut self) {
         if self.ending.is_draining || !self.shared.registers().may_retire(&self.handle) {
             return;
@@ -206,7 +207,8 @@ impl Worker {
         let state = self.body.session(0).map(|session| session.state());
         if state != Some(State::Open) {
             if state == Some(State::Draining) {
-                // It came too late for this session, which may end because the peer says so.
+                // The connection came too late for this session, which may end because a peer said
+                // so.
                 self.shared.registers().retire(&self.handle);
                 dispatch(&self.shared, call);
             } else if let Some(opener) = self.part.opener_mut()
@@ -248,13 +250,13 @@ impl Worker {
         }
     }
 
-    /// Those who wait for the session learn what has become of it.
+    /// Answers those who wait for the session.
     pub(super) fn notify_waiters(&mut self, result: &Result<(), Refusal>) {
         let Some(opener) = self.part.opener_mut() else {
             return;
         };
         for waiter in opener.waiters.drain(..) {
-            // Whoever does not wait any more need not know.
+            // The caller may have stopped waiting.
             let _ = waiter.send(result.clone());
         }
     }

@@ -1,4 +1,4 @@
-//! The owner of a session that ends or passes here: it leaves, comes back, and is told.
+//! The owner of an inbound session: it disappears, returns, and is notified.
 
 use crossbeam_channel::Sender;
 use haul_xsp::wire::NackStatus;
@@ -11,12 +11,11 @@ use crate::log::Level;
 use crate::shared::{Share, Standing};
 use crate::status::Role;
 
-/// Time for the owner of a session that is to end to heed it, for each segment that there may be
-/// between, ns.
+/// Time for an owner to react to the end of its session, for each segment in between, ns.
 const NOTICE_NS: u64 = SECOND_NS;
 
 impl Worker {
-    /// Ends, if nobody is there whom that would hurt.
+    /// Ends the session if nobody would lose anything.
     pub(super) fn make_room(&mut self, asked: Option<Sender<()>>) {
         if self.part.role() == Role::Pending {
             self.ending.is_over |= self.standing() < Standing::Authenticated;
@@ -28,9 +27,9 @@ impl Worker {
             return;
         };
         let text = if is_idle && session.conns() == 0 {
-            "it carries nothing, its owner has not shown who it is, and others need the room"
+            "it is idle, its owner has not authenticated, and others need the memory"
         } else if matches!(session.state(), State::Suspended(_)) {
-            "its owner has left without a word and not come back, and others need the room"
+            "its owner has disappeared, and others need the memory"
         } else {
             return;
         };
@@ -43,9 +42,9 @@ impl Worker {
         self.abort();
     }
 
-    /// The owner of a session that ends or passes here learns that a gateway is being stopped: what
-    /// its programs ask for from now on had better go another way, and, if it is this gateway and
-    /// the ends acknowledge, the session itself. It is told again whenever it is back.
+    /// Tells the owner that a gateway is being stopped: new connections should go another way. If
+    /// this gateway is a relay between acknowledging ends, the session should too. The owner is
+    /// told again when it returns.
     pub(super) fn notify_owner_of_end(&mut self, text: String) {
         let now = self.now();
         let can_send = self.segments[0]
@@ -70,8 +69,8 @@ impl Worker {
         }
     }
 
-    /// If its owner has left it. Where the ends acknowledge and there are gateways between, only
-    /// the last of them has left, and the owner may come by another.
+    /// Notes that the owner has disappeared. Behind a relay with end-to-end acknowledgement only
+    /// the relay has, and the owner may come by another way.
     pub(super) fn note_abandoned(&mut self) {
         let was_left = self.segments[0]
             .side
@@ -86,10 +85,9 @@ impl Worker {
         }
     }
 
-    /// The session's owner is back: what the data channels of before have under way is over.
+    /// The owner has returned: what the old data channels have in flight is void.
     pub(super) fn take_control(&mut self, control: Control) {
-        // The session was suspended just now, if it had not been before: that is about the old
-        // control connection.
+        // Events of the old control connection come first.
         self.take_events(self.now());
         self.end_fabric(0);
         if let Some(segment) = &mut self.segments[0].side {

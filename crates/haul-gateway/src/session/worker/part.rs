@@ -14,7 +14,8 @@ use crate::refusal::Refusal;
 use crate::shared::Idle;
 use crate::status::Role;
 
-/// What the segments of a session would be carried by, the nearest first; or why it cannot be had.
+/// The channel kinds that the segments of a session would use, nearest first; or why it cannot be
+/// opened.
 pub(crate) type Probed = Result<Vec<Option<ChannelKind>>, Refusal>;
 
 /// What this gateway is in the session.

@@ -7,13 +7,13 @@ use crate::config::PathRule;
 use crate::path::word;
 use crate::status::Path;
 
-/// What is asked for, and what is said about it.
+/// What is asked for, and what is reported.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// What this end's route wants.
+    /// The rules of this end's route.
     pub(super) rules: Vec<PathRule>,
     pub(super) asked: Vec<Asked>,
-    /// What gateways on the way say about the route's, the last of each.
+    /// The last report of each gateway on the way about the route's path.
     pub(super) heard: Vec<Path>,
     pub(super) next: u32,
 }
@@ -22,15 +22,15 @@ pub(super) struct Paths {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) number: u32,
-    /// Who is to be told: the side and the request there. None: this end wants it itself.
+    /// Who asked: the side and the request there. `None`: this end.
     pub(super) from: Option<(usize, u32)>,
     pub(super) shown: Path,
-    /// None while it is being taken down.
+    /// `None` while it is being taken down.
     pub(super) circuit: Option<Circuit>,
 }
 
 impl Asked {
-    /// How it is, for who asks.
+    /// Returns the present state, for the peer that asked.
     pub(super) fn told(&self) -> (PathState, String) {
         let states = [PathState::Pending, PathState::Up, PathState::Failed];
         let state = states

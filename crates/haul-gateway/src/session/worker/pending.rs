@@ -1,5 +1,5 @@
-//! A control connection that came in: what it authenticates as, and what it asks for. That is a session
-//! that ends here or passes through, or one that is open already.
+//! An inbound control connection: its authentication, and its request. It asks for a session that
+//! ends here, for one that passes through, or for an existing one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::shared::{SessionCommand, Shared, Standing};
 use crate::status::Role;
 
 impl Worker {
-    /// A thread for a control connection that came in.
+    /// Starts a thread for an inbound control connection.
     pub(crate) fn accept(
         shared: &Arc<Shared>,
         control: Control,
@@ -54,7 +54,7 @@ impl Worker {
         })
     }
 
-    /// A control connection that came in shows who its peer is; then it may say what it wants.
+    /// Authenticates the peer; then the peer may send its request.
     pub(super) fn handshake(&mut self) -> Result<(), Lost> {
         let lost = |error: io::Error| Lost(error.to_string());
         let Some(segment) = &mut self.segments[0].side else {
@@ -70,7 +70,7 @@ impl Worker {
         }
         let (binding, name) = (control.binding(), control.peer_name());
         let auth = shape::auth(&self.shared, None, false, binding, name);
-        // Nothing comes before the session is accepted, so no memory is needed yet.
+        // Nothing arrives before the session is accepted, so no memory is needed yet.
         let config = self
             .shape
             .session(true, shape::protocols(&self.shared), auth);
@@ -80,8 +80,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Who has said something is not the first to make room for others, and who has shown who it is
-    /// never does.
+    /// Raises the standing of the peer: one that has sent something is not the first to be evicted,
+    /// and an authenticated one never is.
     pub(super) fn show_standing(&mut self) {
         let standing = self.standing();
         let mut registers = self.shared.registers();
@@ -127,7 +127,7 @@ impl Worker {
             }
             Admission::Terminus => self.accept_terminus(id, &open, now),
             Admission::Next(hop) => self.accept_relay(id, open, hop),
-            // If the session there has just ended, it is not refused for good.
+            // If the existing session has just ended, the refusal is not final.
             Admission::Back(id) => {
                 let otherwise = (NackStatus::Closing, open.hop_index);
                 self.hand_over(id, otherwise, |fresh, control| SessionCommand::Anew {
@@ -144,18 +144,16 @@ impl Worker {
             .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
-        self.shared.log(
-            Level::Warning,
-            format!("{peer}: a session is refused: {text}"),
-        );
+        self.shared
+            .log(Level::Warning, format!("{peer}: session refused: {text}"));
         self.shared.count(|totals| totals.sessions_refused += 1);
         if let Some(session) = self.body.session(0) {
-            // Fails only where nobody asks any more.
+            // It fails only if the request is gone.
             let _ = session.refuse_session(status, hop_index, text);
         }
     }
 
-    /// What the directory has admitted comes to nothing. It has not kept a dry run.
+    /// Takes back an admission of the directory, which does not keep dry runs.
     pub(super) fn forget(&self, id: SessionId, open: &SessOpen) {
         if !open.dry_run {
             self.shared.directory().remove(id);
@@ -168,7 +166,7 @@ impl Worker {
             return self.refuse_session(NackStatus::Busy, open.hop_index, &why);
         }
         self.become_member(Role::Terminus, id, open);
-        // Good as long as the session is here.
+        // Valid as long as the session exists.
         let ticket = self.shared.directory().ticket(id, Time::from_ns(u64::MAX));
         if let Some(session) = self.body.session(0)
             && session.accept_session(now, None, Some(ticket)).is_err()
@@ -196,7 +194,7 @@ impl Worker {
             session.set_relay();
         }
         for gateway in left_out {
-            let text = format!("{gateway} is left out: it is not on this gateway's list (`next`)");
+            let text = format!("{gateway} is left out: it is not in `next`");
             self.shared.log(Level::Warning, text);
         }
         self.go_to(
@@ -216,13 +214,13 @@ impl Worker {
         if let Some(idle) = self.part.owner().and_then(|owner| owner.idle.as_ref()) {
             idle.note(false, self.shared.now().as_ns());
         }
-        // Nobody comes back to a dry run, and its name may be a session's by the time it is over.
+        // Nobody resumes a dry run, and its identifier may belong to a session by the time it ends.
         if !open.dry_run {
             self.register(id);
             self.shared.count(|totals| totals.sessions += 1);
         }
         if self.shared.is_draining() {
-            // Those that are there have been told, and this one may not have been.
+            // The command to drain may have missed this session.
             let _ = self.handle.send(SessionCommand::Drain);
         }
     }
@@ -240,8 +238,8 @@ impl Worker {
         });
     }
 
-    /// The session is another thread's; this one was only its porter. Without that thread the
-    /// answer is `otherwise`, and which hop this is.
+    /// Hands the control connection to the thread of an existing session. If there is none, refuses
+    /// with `otherwise` and this hop's index.
     pub(super) fn hand_over(
         &mut self,
         id: SessionId,
@@ -250,7 +248,7 @@ impl Worker {
     ) {
         let owner = self.shared.registers().sessions.get(&id).cloned();
         let Some(owner) = owner else {
-            return self.refuse_session(otherwise, hop_index, "no such session here (any more)");
+            return self.refuse_session(otherwise, hop_index, "unknown session");
         };
         let Some(segment) = &mut self.segments[0].side else {
             return;
@@ -266,7 +264,7 @@ impl Worker {
         ) else {
             return;
         };
-        // Its owner has just ended: its peer sees the connection end, and tries again.
+        // If the session has just ended, the peer sees the connection close, and retries.
         let _ = owner.send(command(fresh, Box::new(control)));
         self.ending.is_over = true;
     }
@@ -274,9 +272,9 @@ impl Worker {
 
 fn why(status: NackStatus) -> String {
     match status {
-        NackStatus::Loop => "the session is here already: its hops make a loop".to_owned(),
-        NackStatus::Forbidden => "the next hop is not on this gateway's list (`next`)".to_owned(),
-        NackStatus::Busy => "as many sessions as there may be (`sessions`)".to_owned(),
+        NackStatus::Loop => "the session is already here: its hops form a loop".to_owned(),
+        NackStatus::Forbidden => "the next hop is not in `next`".to_owned(),
+        NackStatus::Busy => "too many sessions (`sessions`)".to_owned(),
         other => format!("{other:?}"),
     }
 }

@@ -1,4 +1,4 @@
-//! A session that passes through: its next hop, and what its owner is told about it.
+//! A relayed session: its next hop, and the notices to its owner.
 
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Admission, SessionId, State, Time};
@@ -12,7 +12,7 @@ use crate::host::Shown;
 use crate::log::Level;
 
 impl Worker {
-    /// Opens a session of others at the next hop, that `open` names.
+    /// Opens the session at the next hop, which `open` names.
     pub(super) fn go_to(&mut self, id: SessionId, open: SessOpen) {
         if let Part::Relay(relay) = &mut self.part {
             relay.next.relayed = Some((id, open.clone()));
@@ -21,14 +21,15 @@ impl Worker {
         self.dial(1);
     }
 
-    /// The next hop of a session of others cannot be had: whether it is tried without it.
+    /// Leaves out an optional next hop that cannot be reached. Returns whether the session goes on
+    /// without it.
     pub(super) fn leave_out(&mut self, why: &str) -> bool {
         let near = self.body.session(0).map(|session| session.state());
         let relayed = match &self.part {
             Part::Relay(relay) => relay.next.relayed.clone(),
             _ => None,
         };
-        // Nobody waits for it where its owner is gone.
+        // Nobody waits for the session if its owner is gone.
         let Some((id, open)) = relayed.filter(|_| near == Some(State::Opening)) else {
             return false;
         };
@@ -58,8 +59,7 @@ impl Worker {
         true
     }
 
-    /// At a gateway between: the session's owner may know another way than by the next hop, which
-    /// is gone.
+    /// Tells the owner that the next hop is lost: it may know another way.
     pub(super) fn notify_owner(&mut self, now: Time, side: usize) {
         let Part::Relay(relay) = &mut self.part else {
             return;
@@ -77,7 +77,7 @@ impl Worker {
         if let Some(near) = self.body.session(0)
             && near.agreed().end_to_end
         {
-            // While the owner is away, the next failure tells it.
+            // If the owner is away, the next failure tells it.
             let notified = near.notice(NackStatus::CannotConnect, &text);
             next.has_notified = notified.is_ok();
         }

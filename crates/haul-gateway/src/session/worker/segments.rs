@@ -18,12 +18,12 @@ use crate::status::Role;
 
 /// First and longest wait before another attempt at the next hop, ns.
 const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 5 * SECOND_NS);
-/// Time for the last words of a session's owner, which has been told that its control connection is
-/// over: a round trip, and its thread's turn, ns.
+/// Time to read an owner's final messages after this end has closed the control connection, ns: a
+/// round trip, and its thread's turn.
 const FINAL_READ_NS: u64 = 2 * SECOND_NS;
 
 impl Worker {
-    /// The segments that are there.
+    /// The segments that exist.
     pub(super) fn sides_mut(&mut self) -> impl Iterator<Item = &mut SegmentSide> {
         let sides = self.segments.iter_mut();
         sides.filter_map(|segment| segment.side.as_mut())
@@ -46,7 +46,7 @@ impl Worker {
         let (Some(session), Some(segment)) =
             (self.body.session(side), self.segments[side].side.as_mut())
         else {
-            // TLS has begun and is not agreed on yet.
+            // The TLS handshake is not complete.
             return self.show_standing();
         };
         match segment.receive(session, now) {
@@ -101,7 +101,7 @@ impl Worker {
         }
     }
 
-    /// Has the poller watch what there is of a side.
+    /// Updates what the poller watches of a segment.
     pub(super) fn watch(&mut self, side: usize) {
         let (watched, token) = (&mut self.segments[side].watched, side as u64);
         let Some(segment) = &self.segments[side].side else {
@@ -131,7 +131,7 @@ impl Worker {
         }
     }
 
-    /// The control connection of a side is gone, or must go because its data channels are.
+    /// The control connection is lost, or must be closed because the data channels are lost.
     pub(super) fn lose(&mut self, side: usize, lost: &Lost) {
         let now = self.now();
         if let Some(segment) = &mut self.segments[side].side {
@@ -145,7 +145,7 @@ impl Worker {
                     .attempts
                     .note_lost(now, &self.shared, session, segment);
             }
-            // Where its last words were listened to, why has been told.
+            // While final messages are read, the reason has been logged.
             if self.part.role() != Role::Pending && segment.reads_until.is_none() {
                 self.shared
                     .log(Level::Warning, format!("{}: {}", segment.peer, lost.0));
@@ -164,9 +164,8 @@ impl Worker {
         }
     }
 
-    /// The data channels of a side are gone: with the session, perhaps, of which the peer has told
-    /// before. An owner may have done so in octets that are still on their way; it learns that its
-    /// control connection is over, and its last words are heard.
+    /// The data channels are lost. The owner may have closed the session in messages still in
+    /// flight, so its final messages are read before the segment is given up.
     pub(super) fn lose_channels(&mut self, side: usize, lost: &Lost) {
         self.receive(side);
         let until = self.now().after(FINAL_READ_NS);
@@ -194,12 +193,8 @@ impl Worker {
         let is_watched = self.segments[side].watched.has_fabric;
         if let Some(segment) = &mut self.segments[side].side {
             attempts::forget(&self.shared, segment);
-            if let Some(fabric) = segment
-                .fabric
-                .as_ref()
-                .filter(|_| is_watched)
-            {
-                // They are gone with their descriptors; before that they must not be asked about.
+            if let Some(fabric) = segment.fabric.as_ref().filter(|_| is_watched) {
+                // The descriptors are about to be closed, and must not be polled any more.
                 for fd in fabric.descriptors() {
                     let _ = self.poller.remove(fd);
                 }
@@ -209,7 +204,7 @@ impl Worker {
         self.segments[side].watched.has_fabric = false;
     }
 
-    /// About a segment's data channels.
+    /// Handles an event of a segment's data channels.
     pub(super) fn on_segment_event(&mut self, side: usize, event: Event) {
         let now = self.now();
         let (Some(session), Some(segment)) =
@@ -243,8 +238,7 @@ impl Worker {
                 self.next_kind(side, &text);
             }
             Event::ChanClosed(_) => {}
-            // What came with something because of which the session has left it is not heeded any
-            // more.
+            // A notice that came with the message that ended the segment is ignored.
             Event::Notice { .. } if segment.control.is_none() => {}
             Event::Notice { code, text } => {
                 let line = format!("{}: {text}", segment.peer);
@@ -252,7 +246,7 @@ impl Worker {
                 self.on_notice(side, code, &text);
             }
             Event::PutOff { status, text, .. } => {
-                let line = format!("{}: the session is refused for now: {text}", segment.peer);
+                let line = format!("{}: session refused for now: {text}", segment.peer);
                 self.shared.log(Level::Warning, line);
                 self.part.put_off(status, &text);
             }
@@ -283,7 +277,7 @@ impl Worker {
                     self.notify_waiters(&Ok(()));
                 }
             }
-            // Of several that fail at once the first counts.
+            // Of several simultaneous failures, the first counts.
             News::Failed(chan, why) if self.segments[side].attempts.awaits(chan) => {
                 self.next_kind(side, &why);
             }
@@ -294,7 +288,7 @@ impl Worker {
                 );
             }
             News::Down(why) => {
-                self.lose_channels(side, &Lost(format!("the data channel is over: {why}")));
+                self.lose_channels(side, &Lost(format!("the data channel has ended: {why}")));
             }
             News::Failed(..)
             | News::Shown(..)
@@ -304,7 +298,7 @@ impl Worker {
         }
     }
 
-    /// The kind of data channel that was tried cannot be had.
+    /// The present kind of data channel has failed.
     pub(super) fn next_kind(&mut self, side: usize, why: &str) {
         self.end_fabric(side);
         if let (Some(session), Some(segment)) = (self.body.session(side), &self.segments[side].side)
@@ -344,7 +338,7 @@ impl Worker {
         dial(&self.shared, dialled.hop.clone(), &self.handle);
     }
 
-    /// The next hop is lost, or could not be had back: it is tried again, or the next way is.
+    /// The next hop is lost or unreachable: it is dialled again, or the next way is.
     pub(super) fn dial_later(&mut self, side: usize) {
         let now = self.now();
         let at_once = match self.part.role() {
@@ -363,7 +357,7 @@ impl Worker {
         dialled.again_at = Some(now.after(dialled.wait_ns));
     }
 
-    /// The side that this end dials.
+    /// Returns the side that this end dials.
     pub(super) const fn dialled_side(&self) -> usize {
         match self.part.role() {
             Role::Relay => 1,
@@ -412,8 +406,7 @@ impl Worker {
     ) -> Result<(), String> {
         let seed = haul_io::random::bytes().map_err(|error| error.to_string())?;
         let config = self.shape.session(side == 0, Vec::new(), auth);
-        // Of an opener what waits for the session is asked for along with it; gateways have nothing
-        // that waits.
+        // An opener asks for waiting connections along with the session; relays have none.
         let firsts: Vec<(Endpoint, Metadata)> = self
             .part
             .opener()
@@ -458,7 +451,7 @@ impl Worker {
     }
 
     pub(super) fn on_dial_failed(&mut self, side: usize, status: NackStatus, why: &str) {
-        let text = format!("the next hop cannot be reached: {why}");
+        let text = format!("cannot reach the next hop: {why}");
         self.part.note(why);
         let Some((_, open)) = self.part.take_wanted() else {
             self.shared.log(Level::Warning, text);
@@ -477,7 +470,7 @@ impl Worker {
             self.refuse_all(status);
             self.ending.is_over = true;
         } else if let Some(near) = self.body.session(0) {
-            // Fails only where the opener is gone.
+            // It fails only if the opener is gone.
             let _ = near.refuse_session(status, open.hop_index, why);
         }
     }
@@ -486,7 +479,7 @@ impl Worker {
 /// Closes the control connection of a segment.
 pub(super) fn drop_control(segment: &mut SegmentSide, poller: &Poller, watched: &mut Watched) {
     if let (Some(control), Some(_)) = (segment.control.take(), watched.control.take()) {
-        // It fails where the descriptor is not watched.
+        // It may not be watched.
         let _ = poller.remove(control.stream());
     }
     segment.forget_input();

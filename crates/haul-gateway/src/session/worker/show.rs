@@ -1,5 +1,5 @@
-//! What others see of a session: a picture of it, at most four times a second, and only when
-//! something has happened.
+//! The status of a session: updated at most four times a second, and only after something has
+//! happened.
 
 use haul_xsp::wire::{Hop, SessOpen};
 use haul_xsp::{SECOND_NS, SessionId, State, Time};
@@ -12,11 +12,11 @@ use crate::shared::Share;
 use crate::status::{Limit, Role, Segment, Status};
 use crate::sync::lock;
 
-/// Least time between two pictures, ns.
+/// Shortest time between two updates, ns.
 const STATUS_NS: u64 = SECOND_NS / 4;
 
 impl Worker {
-    /// The picture of a session that is about to be opened.
+    /// Shows a session that is about to be opened.
     pub(super) fn show_plan(&self, session: SessionId, open: &SessOpen) {
         let mut shown = lock(&self.report.status);
         shown.session = hex(&session.0);
@@ -26,7 +26,7 @@ impl Worker {
         shown.memory = self.memory();
     }
 
-    /// Octets of memory that it holds.
+    /// Returns the bytes of memory that the session holds.
     pub(super) fn memory(&self) -> u64 {
         let sides = self.segments.iter();
         let sides = sides.filter_map(|segment| segment.side.as_ref());
@@ -34,7 +34,7 @@ impl Worker {
         self.share.as_ref().map_or(0, Share::bytes) + channels.sum::<u64>()
     }
 
-    /// When the next picture is due; never, while nothing happens.
+    /// Returns when the next update is due; `None` while nothing happens.
     pub(super) fn status_due(&self) -> Option<Time> {
         (self.is_registered && self.report.has_news).then(|| self.report.at.after(STATUS_NS))
     }
@@ -75,7 +75,7 @@ impl Worker {
                 let (agreed, at) = (session.agreed().segments.len(), session.hop_index());
                 status.hops = present(session.hops(), at, agreed);
             }
-            // The last side's: what a relay has heard from the next hop.
+            // The last side's: what a relay has learned from the next hop.
             let agreed = session.agreed().segments.iter();
             status.agreed = agreed.map(|segment| kind(segment.proto)).collect();
             let mut segment = segment.status(session);
@@ -89,7 +89,7 @@ impl Worker {
         }
         let (is_starved, is_slow) = (self.edges.is_starved(), self.edges.is_slow());
         let mut shown = lock(&self.report.status);
-        // While octets move there is another picture: the last one shows that none do.
+        // While data moves, another update follows: the last one shows that none does.
         self.report.has_news = false;
         for (side, segment) in status.segments.iter_mut().enumerate() {
             let has_moved = shown.segments.get(side).is_none_or(|before| {
@@ -115,9 +115,8 @@ impl Worker {
     }
 }
 
-/// The hops without optional ones that have been left out behind number `at`, as far as one can
-/// tell: from there on so many segments have agreed on something. Where some have been left out and
-/// some not, all are there.
+/// Returns the hops without the optional ones behind number `at` that were left out, as far as the
+/// number of agreed segments tells. If only some were left out, all are returned.
 fn present(hops: &[Hop], at: u16, agreed: usize) -> Vec<String> {
     let is_left_out = |(index, hop): &(usize, &Hop)| *index > usize::from(at) && hop.flags.optional;
     let optional = hops.iter().enumerate().filter(is_left_out).count();
@@ -142,7 +141,7 @@ const fn state(state: State) -> &'static str {
     }
 }
 
-/// What keeps a segment from being faster, as far as this end sees.
+/// Returns what limits a segment, as far as this end sees.
 const fn limit(
     segment: &Segment,
     has_moved: bool,

@@ -1,5 +1,5 @@
-//! What a session asks of the network: its route's rules, and those of others for the segments
-//! behind this gateway.
+//! The paths of a session: its route's rules, and peers' requests for the segments behind this
+//! gateway.
 
 use haul_xsp::wire::{HOPS_MAX, PathAction, PathState};
 
@@ -13,13 +13,13 @@ use crate::path::{Request, word, words};
 use crate::shared::SessionCommand;
 use crate::status::{Path, Role};
 
-/// Requests of others at a time.
+/// Peers' requests at a time.
 const PATHS_MAX: usize = 8;
 /// The request of this end's own route.
 const OWN: u32 = 1;
 
 impl Worker {
-    /// The session is open: what its route wants is asked for, here and of all gateways on the way.
+    /// Asks for the paths of the route, here and at all gateways on the way.
     pub(super) fn open_paths(&mut self) {
         if self.paths.rules.is_empty() || !self.paths.asked.is_empty() {
             return;
@@ -30,11 +30,11 @@ impl Worker {
             && let Err(why) = self.ask_path(None, OWN, rules)
         {
             self.shared
-                .log(Level::Warning, format!("a path cannot be asked for: {why}"));
+                .log(Level::Warning, format!("cannot ask for a path: {why}"));
         }
     }
 
-    /// The session goes on by another way, whose gateways have not been asked.
+    /// Asks the gateways on a new way of the session.
     pub(super) fn open_paths_anew(&mut self) {
         if self.part.role() == Role::Opener && !self.paths.rules.is_empty() {
             self.paths.heard.clear();
@@ -42,20 +42,18 @@ impl Worker {
         }
     }
 
-    /// All gateways on the way are asked for what this end's route wants.
+    /// Asks all gateways on the way for the paths of the route.
     pub(super) fn ask_others(&mut self) {
         let text = self.paths.rules.iter().map(ToString::to_string).collect();
         if let Some(session) = self.body.session(0)
             && let Err(error) = session.request_path(PathAction::Create, OWN, text)
         {
-            self.shared.log(
-                Level::Warning,
-                format!("a path cannot be asked for: {error}"),
-            );
+            self.shared
+                .log(Level::Warning, format!("cannot ask for a path: {error}"));
         }
     }
 
-    /// The other end of a segment wants something.
+    /// Handles a peer's request.
     pub(super) fn on_path_request(
         &mut self,
         side: usize,
@@ -73,14 +71,16 @@ impl Worker {
             {
                 Ok(self.paths.asked[at].told())
             }
-            (PathAction::Create, Some(_)) => Err("it is asked for already".to_owned()),
+            (PathAction::Create, Some(_)) => Err("already asked for".to_owned()),
             (PathAction::Delete, Some(at)) => {
                 self.paths.asked[at].circuit = None;
                 Ok((PathState::Pending, "it is being taken down".to_owned()))
             }
             (PathAction::Query, Some(at)) => Ok(self.paths.asked[at].told()),
-            (_, Some(_)) => Err("it cannot be changed: take it down and ask anew".to_owned()),
-            (_, None) => Err("it was not asked for".to_owned()),
+            (_, Some(_)) => {
+                Err("a path cannot be changed: delete it and create another".to_owned())
+            }
+            (_, None) => Err("never asked for".to_owned()),
         };
         let (state, text) = answer.unwrap_or_else(|why| (PathState::Failed, why));
         self.report_path(side, request, state, &text);
@@ -93,7 +93,7 @@ impl Worker {
         rules: &[String],
     ) -> Result<(PathState, String), String> {
         if self.shared.path().is_nobody() {
-            return Err("this gateway asks no network".to_owned());
+            return Err("this gateway has no back end for paths".to_owned());
         }
         if self.paths.asked.len() >= PATHS_MAX {
             return Err("too many paths for one session".to_owned());
@@ -131,7 +131,7 @@ impl Worker {
         };
         let (number, handle) = (self.paths.next, self.handle.clone());
         let circuit = Circuit::ask(&self.shared, asked, move |state, text| {
-            // A session that is over does not need to know.
+            // The session may have ended.
             let _ = handle.send(SessionCommand::Path(number, state, text.to_owned()));
         })?;
         self.paths.next += 1;
@@ -144,7 +144,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The back end of this gateway says how a path is.
+    /// Handles a state from this gateway's back end.
     pub(super) fn on_path_news(&mut self, number: u32, state: PathState, text: &str) {
         let Some(asked) = self
             .paths
@@ -168,15 +168,15 @@ impl Worker {
     }
 
     pub(super) fn report_path(&mut self, side: usize, request: u32, state: PathState, text: &str) {
-        // Who says it stands first: on the way back nobody else adds it.
+        // The reporting gateway stands first: no other gateway adds it.
         let text = format!("{}: {text}", self.shared.config().name);
         if let Some(session) = self.body.session(side) {
-            // A session that is not open any more does not need to know.
+            // The session may no longer be open.
             let _ = session.path_status(request, state, &text);
         }
     }
 
-    /// A gateway on the way says how a path is that this end has asked for.
+    /// Handles another gateway's report about a path that this end has asked for.
     pub(super) fn on_path_status(&mut self, request: u32, state: PathState, text: &str) {
         if request != OWN || self.paths.rules.is_empty() {
             return;

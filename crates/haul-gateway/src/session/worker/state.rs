@@ -13,7 +13,7 @@ use crate::config::ChannelKind;
 use crate::host::Shown;
 use crate::status::Status;
 
-/// One end of a segment, or the two at a gateway.
+/// The state machines: of one segment, or of both at a relay.
 #[derive(Debug)]
 pub(super) enum Body {
     /// There is no control connection yet.
@@ -50,7 +50,7 @@ pub(super) struct Watched {
     pub(super) has_fabric: bool,
 }
 
-/// A side that this end dials.
+/// How a side is dialled.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Dial {
     pub(super) hop: String,
@@ -63,7 +63,7 @@ pub(super) struct Dial {
 }
 
 impl Dial {
-    /// For the next hop of a session of others.
+    /// Dials the next hop of a relayed session.
     pub(super) fn to(hop: &Hop) -> Self {
         let streams = hop.offers.iter().find_map(|offer| offer.params.streams);
         let offered = hop.offers.iter().filter_map(|offer| kind(offer.proto));

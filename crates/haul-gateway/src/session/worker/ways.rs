@@ -10,17 +10,17 @@ use crate::caller::Call;
 use crate::config::{Route, Via, way_in_words};
 use crate::host::Shown;
 
-/// Tries to have the present way back, before another is tried.
+/// Attempts to restore the present way before another is tried.
 pub(super) const TRIES: u32 = 2;
-/// Fewer, where they have taken so long, ns.
+/// Fewer, if they have taken this long, ns.
 pub(super) const PATIENCE_NS: u64 = 2 * SECOND_NS;
 
-/// A way that an opener may go.
+/// A way of an opener's session.
 #[derive(Debug)]
 pub(super) struct Way {
     pub(super) hops: Vec<Hop>,
     pub(super) first: Dial,
-    /// For people.
+    /// For log lines.
     pub(super) words: String,
 }
 
@@ -45,45 +45,45 @@ impl Way {
     }
 }
 
-/// The ways of a session, and what becomes of the one that it goes or tries.
+/// The ways of a session, and the state of the present one.
 #[derive(Debug, Default)]
 pub(super) struct Ways {
-    /// Of an opener, the best first.
+    /// Best first.
     pub(super) all: Vec<Way>,
     pub(super) at: usize,
     pub(super) end_to_end: bool,
     pub(super) is_opened: bool,
-    /// Since when it is without a way, and which it had.
+    /// Since when the session is without a way, and which it had.
     since: Option<Time>,
     home: usize,
-    /// Tries on the present way since then that have failed.
+    /// Failed attempts on the present way since then.
     tries: u32,
     /// Another way has been tried since then.
     has_changed: bool,
-    /// A hop says that its next is gone: it is no use to resume there.
+    /// A hop has reported that its next hop is lost: resuming there is useless.
     pub(super) is_cut: bool,
-    /// The session is to be opened anew, on the same hops too.
+    /// The session must be opened anew, even on the same hops.
     is_anew: bool,
-    /// The hop has just given up what it had of the session, and is to be asked again.
+    /// The hop has just discarded the session, and must be asked again.
     is_given_up: bool,
     pub(super) why: String,
-    /// What became of ways by which it could not be opened.
+    /// What became of ways by which the session could not be opened.
     pub(super) failed: Vec<String>,
-    /// What is asked for along with the session, and what the session calls it.
+    /// What is asked for along with the session, and its name there.
     pub(super) along: Vec<(ConnId, Endpoint, Option<Endpoint>, Metadata)>,
 }
 
-/// What to do when a try has failed.
+/// What to do after a failed attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// The same way again, in a while.
+    /// Try the same way again, later.
     Stay,
-    /// This way, at once; or in a while, if all have been tried.
+    /// Try this way, at once; or later, if all have been tried.
     Change { to: usize, at_once: bool },
 }
 
 impl Ways {
-    /// Those of a route; none, if it has no gateways.
+    /// Returns the ways of a route; `None` if it has no gateways.
     pub(super) fn of_route(route: &Route) -> Option<Self> {
         let ways = route.ways().into_iter();
         let all: Option<Vec<Way>> = ways.map(|way| Way::new(route, way)).collect();
@@ -96,12 +96,12 @@ impl Ways {
         })
     }
 
-    /// Why the present way cannot be had, in words.
+    /// Notes why the present way failed, in words.
     pub(super) fn note(&mut self, why: &str) {
         why.clone_into(&mut self.why);
     }
 
-    /// A hop has refused what was asked for again.
+    /// A hop has refused a repeated request for now.
     pub(super) fn put_off(&mut self, status: NackStatus, text: &str) {
         self.is_given_up = status == NackStatus::Closing;
         self.note(text);
@@ -121,21 +121,21 @@ impl Ways {
         self.along.clear();
     }
 
-    /// What is asked for along with the session may have to be asked for again.
+    /// Notes what is asked for along with the session, which may have to be asked for again.
     pub(super) fn ask_along(&mut self, conn: ConnId, call: &Call) {
         let named = call.named.clone();
         let metadata = call.metadata.clone();
         self.along.push((conn, call.to.clone(), named, metadata));
     }
 
-    /// Why the session has ended, where it was tried by other ways before.
+    /// Returns why the session has ended, with what became of the ways tried before.
     pub(super) fn end_reason(&self, last: &str) -> String {
         let all = self.failed.iter().map(String::as_str).chain([last]);
         all.collect::<Vec<_>>().join("; ")
     }
 
-    /// On a new control connection to the first hop: the session is resumed there, or opened anew
-    /// by another way.
+    /// On a new control connection to the first hop: resumes the session there, or opens it anew by
+    /// another way.
     pub(super) fn go_on(&mut self, now: Time, session: &mut Session) -> Result<(), Misuse> {
         let way = self.all.get(self.at);
         let anew = way.filter(|way| self.is_anew || session.hops() != way.hops);
@@ -147,30 +147,30 @@ impl Ways {
         Ok(())
     }
 
-    /// The way that the session goes or tries.
+    /// Returns the present way.
     pub(super) fn present(&self) -> Option<&Way> {
         self.all.get(self.at)
     }
 
-    /// Whether the session can be opened anew without what has failed on the present way.
+    /// Whether the session can be opened anew without what has failed.
     pub(super) fn has_alternative(&self) -> bool {
         self.next().is_some() || self.may_leave_out()
     }
 
-    /// The next way that ends at the same gateway.
+    /// Returns the next way that ends at the same gateway.
     fn next(&self) -> Option<usize> {
         let (count, own) = (self.all.len(), self.all.get(self.at)?);
         let mut others = (1..count).map(|step| (self.at + step) % count);
         others.find(|other| self.all[*other].terminus() == own.terminus())
     }
 
-    /// Whether the present way leads on without a gateway behind the first.
+    /// Whether the present way has an optional gateway behind the first.
     fn may_leave_out(&self) -> bool {
         let hops = self.all.get(self.at).map_or(&[][..], |way| &way.hops);
         hops.iter().skip(1).any(|hop| hop.flags.optional)
     }
 
-    /// The present way is lost, or could not be had back.
+    /// Handles a failure of the present way.
     pub(super) fn fail(&mut self, now: Time) -> Turn {
         let is_cut = std::mem::take(&mut self.is_cut);
         let is_given_up = std::mem::take(&mut self.is_given_up);
