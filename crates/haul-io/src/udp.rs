@@ -63,8 +63,8 @@ pub struct UdpOptions {
     pub share_port: bool,
     /// Report for each arrival which of this machine's addresses it was sent to.
     pub report_destination: bool,
-    /// Keep the errors that the network reports of datagrams that did not arrive, for [`UdpSocket::next_error`].
-    /// Calls fail with it, too.
+    /// Keep the errors that the network reports of datagrams that did not arrive, for
+    /// [`UdpSocket::next_error`]. Calls fail with it, too.
     pub report_errors: bool,
     /// Have the kernel note when each packet arrives. Without it an arrival is as old as the call
     /// that received it.

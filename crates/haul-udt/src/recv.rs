@@ -1,5 +1,5 @@
-//! The receiving side of a connection: what has arrived, where it belongs, and what to report to the
-//! sender.
+//! The receiving side of a connection: what has arrived, where it belongs, and what to report to
+//! the sender.
 //!
 //! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever
 //! it belongs. Otherwise it takes a slot of the receive window. Feedback is selective to Longhaul

@@ -56,8 +56,8 @@ pub(super) enum Role {
     Connection(Weak<Qp>),
 }
 
-/// The contents of an event: the event itself goes back to the library before anything is done about it,
-/// for an identifier with an event that is not acknowledged cannot be destroyed.
+/// The contents of an event: the event itself goes back to the library before anything is done
+/// about it, for an identifier with an event that is not acknowledged cannot be destroyed.
 #[derive(Debug)]
 pub(super) struct Notice {
     pub(super) id: Raw<cm::Id>,

@@ -494,9 +494,9 @@ impl Connection {
         self.open().map(Established::params)
     }
 
-    /// Whether data packets are to say that this end responds to marks of congestion (ECT(0), RFC 3168
-    /// §5): the peer tells of them, the control slows down for them, and the path does not seem to
-    /// swallow packets that say so.
+    /// Whether data packets are to say that this end responds to marks of congestion (ECT(0), RFC
+    /// 3168 §5): the peer tells of them, the control slows down for them, and the path does not
+    /// seem to swallow packets that say so.
     #[must_use]
     pub fn is_ecn_capable(&self) -> bool {
         self.open().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()

@@ -1,5 +1,5 @@
-//! What applications declare about a session or a connection, for the gateways on the way and those who
-//! look after them: a few pairs of texts, which Longhaul shows and does nothing else with.
+//! What applications declare about a session or a connection, for the gateways on the way and those
+//! who look after them: a few pairs of texts, which Longhaul shows and does nothing else with.
 
 use std::collections::BTreeMap;
 

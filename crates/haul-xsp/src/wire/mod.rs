@@ -4,8 +4,8 @@
 //!
 //! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed
 //! parts · `hop` hops, protocols, parameters, endpoints · `first` connections asked for along with
-//! a session · `metadata` what applications declare · `slab` announcements and their answers. Layouts:
-//! docs/protocol/xsp.md.
+//! a session · `metadata` what applications declare · `slab` announcements and their answers.
+//! Layouts: docs/protocol/xsp.md.
 
 mod code;
 mod codec;
