@@ -26,11 +26,6 @@ pub const LEFT: &[Left] = &[
         reason: "A path's measurement runs the client of the benchmarks of verbs.",
     },
     Left {
-        krate: "haul-cc",
-        what: Circle(&["window.rs", "window/cubic.rs"]),
-        reason: "A window of CUBIC starts from a measured window; the others start small.",
-    },
-    Left {
         krate: "haul-cli",
         what: Circle(&["args.rs", "args/path.rs", "args/profile.rs", "args/rdma.rs"]),
         reason: "The parser declares the options that its subcommands share.",

@@ -123,23 +123,6 @@ impl<L: Law> Window<L> {
     }
 }
 
-impl Window<Cubic> {
-    /// A control that goes on from `window_bytes` without slow start.
-    #[must_use]
-    #[expect(
-        clippy::cast_precision_loss,
-        reason = "windows are far below 2^52 bytes"
-    )]
-    pub fn resume(packet_bytes: u64, window_bytes: u64) -> Self {
-        let window = (window_bytes as f64 / packet_bytes as f64).max(MINIMUM_WINDOW);
-        Self {
-            window,
-            threshold: window,
-            ..Self::new(Cubic::since(window), packet_bytes)
-        }
-    }
-}
-
 impl<L: Law> Controller for Window<L> {
     #[expect(
         clippy::cast_precision_loss,

@@ -1,7 +1,7 @@
 //! CUBIC (RFC 9438): growth by the cube of the time since the last loss, so that the window is flat
 //! where the loss was.
 
-use super::{Law, Progress, seconds};
+use super::{Law, MINIMUM_WINDOW, Progress, Window, seconds};
 use crate::time::Time;
 
 /// Window growth by the cube of the time since the last loss.
@@ -38,6 +38,23 @@ impl Cubic {
     )]
     pub(crate) fn regain_ns(&self) -> u64 {
         ((self.window_max * (1.0 - BETA) / C).cbrt() * 1e9) as u64
+    }
+}
+
+impl Window<Cubic> {
+    /// A control that goes on from `window_bytes` without slow start.
+    #[must_use]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "windows are far below 2^52 bytes"
+    )]
+    pub fn resume(packet_bytes: u64, window_bytes: u64) -> Self {
+        let window = (window_bytes as f64 / packet_bytes as f64).max(MINIMUM_WINDOW);
+        Self {
+            window,
+            threshold: window,
+            ..Self::new(Cubic::since(window), packet_bytes)
+        }
     }
 }
 
