@@ -9,8 +9,11 @@ use crate::SessionId;
 use crate::wire::ParseError;
 
 mod block;
+mod field;
 
 pub use block::{Block, Hop, SlabRecord};
+pub use field::Kind;
+use field::{array_at, u16_at};
 
 /// Bytes of a header of version 0.
 pub const HEADER_LEN_V0: usize = 20;
@@ -23,51 +26,6 @@ const EID_LEN: usize = 72;
 /// Most bytes of a block taken: lengths in the header end there, and longer ones are never
 /// written.
 pub const BLOCK_MAX: usize = 0xfffe;
-
-/// Types of messages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "named as in the original")]
-pub enum Kind {
-    SessOpen = 1,
-    SessAck = 2,
-    SessClose = 3,
-    BlockHeader = 4,
-    AuthType = 5,
-    AuthToken = 6,
-    SessNack = 7,
-    Ping = 8,
-    Pong = 9,
-    DataChan = 10,
-    NetPath = 11,
-    AppData = 12,
-    SlabInfo = 13,
-    InfData = 14,
-}
-
-impl Kind {
-    const ALL: [Self; 14] = [
-        Self::SessOpen,
-        Self::SessAck,
-        Self::SessClose,
-        Self::BlockHeader,
-        Self::AuthType,
-        Self::AuthToken,
-        Self::SessNack,
-        Self::Ping,
-        Self::Pong,
-        Self::DataChan,
-        Self::NetPath,
-        Self::AppData,
-        Self::SlabInfo,
-        Self::InfData,
-    ];
-
-    fn from_code(code: u16) -> Result<Self, ParseError> {
-        let known = Self::ALL.into_iter().find(|kind| *kind as u16 == code);
-        known.ok_or(ParseError::Unknown { what: "type", code })
-    }
-}
 
 /// A message of version 1.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -212,14 +170,4 @@ impl MessageV0 {
         out.extend(&self.data[..usize::from(len)]);
         out
     }
-}
-
-/// Sixteen bits at `at`; callers have checked the length.
-fn u16_at(octets: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([octets[at], octets[at + 1]])
-}
-
-/// `N` octets at `at`; callers have checked the length.
-fn array_at<const N: usize>(octets: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|index| octets[at + index])
 }

@@ -19,6 +19,7 @@ use crate::device::Found;
 use crate::interrupt::{Ending, Interrupt};
 
 mod human;
+mod line;
 pub(crate) mod path;
 mod progress;
 pub(crate) mod rdma;
@@ -26,6 +27,7 @@ pub(crate) mod run;
 mod so_far;
 
 use human::{binary, percent};
+pub(crate) use line::tell;
 use progress::Progress;
 use so_far::SoFar;
 
@@ -352,12 +354,6 @@ pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
     let line = format!("{}: route to {}: {answer}\n", file.display(), route.to);
     // As in `print_line`.
     let _ = std::io::stdout().lock().write_all(line.as_bytes());
-}
-
-/// Prints a line on stderr.
-pub(crate) fn tell(text: &str) {
-    // A closed stderr must not end the work.
-    let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
 }
 
 fn error(fault: &Fault) -> Value {

@@ -16,7 +16,6 @@ use crate::time::Time;
 use crate::wire::{Key, Record, SlabAnnounce};
 use crate::{ConnId, SlabSeq};
 
-pub use inline::Inline;
 use rx::Rx;
 pub use rx::{Data, Read};
 
@@ -26,6 +25,15 @@ const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// Checksums of a slab may fail so often.
 const TRIES_MAX: u8 = 8;
+
+/// Bytes that came with an announcement.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Inline {
+    /// Where in the arena they belong.
+    pub at: u64,
+    /// The bytes.
+    pub octets: Vec<u8>,
+}
 
 /// Choices for a consumer.
 #[derive(Debug, Clone)]

@@ -1,6 +1,6 @@
 //! The data of blocks of version 1, in the layouts of the original's structures.
 
-use super::{Kind, u16_at};
+use super::field::{Kind, array_at, u16_at};
 use crate::SessionId;
 use crate::wire::{Key, ParseError};
 
@@ -250,8 +250,8 @@ fn parse_hops(data: &[u8]) -> Result<Block, ParseError> {
         return Err(ParseError::Value("tree of hops"));
     }
     Ok(Block::Hops {
-        session: SessionId(super::array_at(head, 0)),
-        flags: u32::from_be_bytes(super::array_at(head, 16)),
+        session: SessionId(array_at(head, 0)),
+        flags: u32::from_be_bytes(array_at(head, 16)),
         hops,
     })
 }
@@ -274,7 +274,7 @@ fn parse_path(data: &[u8]) -> Result<Block, ParseError> {
     let mut rest = &data[4..];
     let mut rules = Vec::new();
     for _ in 0..count {
-        let size: [u8; 4] = super::array_at(take(rest, 484, 4)?, 0);
+        let size: [u8; 4] = array_at(take(rest, 484, 4)?, 0);
         let size = usize::try_from(u32::from_le_bytes(size)).unwrap_or(usize::MAX);
         let len = RULE_LEN
             .checked_add(size)
@@ -293,7 +293,7 @@ fn parse_path(data: &[u8]) -> Result<Block, ParseError> {
 
 fn parse_slab(data: &[u8]) -> Result<Block, ParseError> {
     let head = take(data, 0, 12)?;
-    let number = |at| u32::from_be_bytes(super::array_at(head, at));
+    let number = |at| u32::from_be_bytes(array_at(head, at));
     let (records, rest) = data[12..].as_chunks::<SLAB_RECORD_LEN>();
     if !rest.is_empty() || usize::try_from(number(8)) != Ok(records.len()) {
         return Err(ParseError::Value("number of records"));
@@ -306,18 +306,18 @@ fn parse_slab(data: &[u8]) -> Result<Block, ParseError> {
 }
 
 fn parse_record(octets: &[u8; SLAB_RECORD_LEN]) -> SlabRecord {
-    let number = |at| u32::from_be_bytes(super::array_at(octets, at));
+    let number = |at| u32::from_be_bytes(array_at(octets, at));
     SlabRecord {
-        session: SessionId(super::array_at(octets, 0)),
+        session: SessionId(array_at(octets, 0)),
         flags: u16_at(octets, 16),
         offset: number(20),
         len: number(24),
         crc: number(28),
         key: Key {
-            to: u64::from_le_bytes(super::array_at(octets, 32)),
-            stag: u32::from_le_bytes(super::array_at(octets, 48)),
+            to: u64::from_le_bytes(array_at(octets, 32)),
+            stag: u32::from_le_bytes(array_at(octets, 48)),
         },
-        size: u64::from_le_bytes(super::array_at(octets, 40)),
+        size: u64::from_le_bytes(array_at(octets, 40)),
     }
 }
 

@@ -1,16 +1,7 @@
 //! Slabs whose bytes come with their announcements.
 
-use super::Consumer;
+use super::{Consumer, Inline};
 use crate::wire::SlabAnnounce;
-
-/// Bytes that came with an announcement.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Inline {
-    /// Where in the arena they belong.
-    pub at: u64,
-    /// The bytes.
-    pub octets: Vec<u8>,
-}
 
 impl Consumer {
     /// Says where bytes belong that have come with their announcement.
