@@ -31,11 +31,6 @@ pub const LEFT: &[Left] = &[
         reason: "The parser declares the options that its subcommands share.",
     },
     Left {
-        krate: "haul-cli",
-        what: Circle(&["output/mod.rs", "output/progress.rs"]),
-        reason: "The progress line and the other lines take turns on the terminal.",
-    },
-    Left {
         krate: "haul-ibv",
         what: Up("queue/", "cm/"),
         reason: "A queue pair begins its own connection.",
@@ -54,18 +49,6 @@ pub const LEFT: &[Left] = &[
         krate: "haul-iwarp",
         what: Up("wire/", "error.rs"),
         reason: "A header that cannot be parsed names the code of its Terminate.",
-    },
-    Left {
-        krate: "haul-lab",
-        what: Circle(&[
-            "cli.rs",
-            "cli/background.rs",
-            "cli/calibrate.rs",
-            "cli/exec.rs",
-            "cli/list.rs",
-            "cli/run.rs",
-        ]),
-        reason: "Each command's arguments stand beside the enumeration that clap parses them for.",
     },
     Left {
         krate: "haul-lab",
@@ -103,16 +86,6 @@ pub const LEFT: &[Left] = &[
             "wire/ranges.rs",
         ]),
         reason: "`Packet` has the kinds of control packet as variants; they share its header's constants and errors.",
-    },
-    Left {
-        krate: "haul-xsp",
-        what: Circle(&["bag/consumer.rs", "bag/consumer/inline.rs"]),
-        reason: "`Inline` borrows the consumer that made it.",
-    },
-    Left {
-        krate: "haul-xsp",
-        what: Circle(&["v1.rs", "v1/block.rs"]),
-        reason: "A message has a block, and a block has fields of messages.",
     },
     Left {
         krate: "haul-xsp",

@@ -17,7 +17,7 @@ use crate::arrows::Arrows;
 /// Rooms of one circle for which the best order is computed: 2^20 sets.
 const ROOMS_MAX: usize = 20;
 /// Circles in all crates together.
-const CIRCLES_MAX: usize = 10;
+const CIRCLES_MAX: usize = 6;
 /// Arrows up in one crate, those inside its circles included.
 const UP_MAX: [(&str, usize); 2] = [("haul-gateway", 2), ("haul-soft", 4)];
 

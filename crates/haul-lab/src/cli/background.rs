@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use haul_io::netns::child::{Caught, Signals};
 use rustix::process::{Pid, Signal};
 
-use super::{DownArgs, UpArgs};
+use super::args::{DownArgs, UpArgs};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::state::{LabDir, State};
@@ -130,7 +130,7 @@ fn hold(args: &UpArgs) -> Result<()> {
         .map(|host| format!("{} {}", host.name(), host.addresses().v4))
         .collect();
     let hosts = hosts.join(", ");
-    super::show_notes(&lab);
+    super::notes::show_notes(&lab);
     if args.detached {
         announce(&lab, &hosts)?;
     } else {

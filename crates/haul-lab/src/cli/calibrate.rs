@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde::Serialize;
 
-use super::CalibrateArgs;
+use super::args::CalibrateArgs;
 use crate::calibrate::{Agreement, Ceilings, PathCheck, check_path, find_ceilings};
 use crate::lab::Engine;
 use crate::out;

@@ -10,7 +10,8 @@ use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 use rustix::fs::{Mode, OFlags};
 
-use super::{ExecArgs, background};
+use super::args::ExecArgs;
+use super::background;
 use crate::lab::environment;
 
 /// What a shell answers when there is no such command.

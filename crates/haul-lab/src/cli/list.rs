@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use super::{ListArgs, ScenariosArgs};
+use super::args::{ListArgs, ScenariosArgs};
 use crate::out;
 use crate::scenario::{BUILTIN, Scenario};
 use crate::state::{LabDir, State};

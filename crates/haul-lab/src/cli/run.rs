@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use haul_io::netns::child::{Caught, Signals};
 
-use super::RunArgs;
+use super::args::RunArgs;
 use crate::lab::Lab;
 use crate::out;
 use crate::report::Report;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let lab = Lab::start_with(&scenario, args.start.emulator)?;
     LabDir::sweep()?;
     if !args.quiet {
-        super::show_notes(&lab);
+        super::notes::show_notes(&lab);
     }
     let mut session = Session {
         lab,
