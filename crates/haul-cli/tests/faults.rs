@@ -277,7 +277,7 @@ fn a_session_that_does_not_fit_into_memory_is_refused_and_others_go_on() {
     let refused = ask(another.door_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     for gateway in [&far, &another] {
-        gateway.said("have all that one source without a key may have of memory");
+        gateway.said("the limit of an unauthenticated source");
     }
     transfer.assert_going_on();
     transfer.end();

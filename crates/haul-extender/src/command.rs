@@ -48,8 +48,8 @@ pub struct Listen {
     pub admits: Box<dyn Fn(SocketAddr) -> bool + Send>,
     /// Names the destination in log lines.
     pub destination: String,
-    /// Asks the host for a byte stream to the far extender. The first argument names the application
-    /// in log lines. It must not block.
+    /// Asks the host for a byte stream to the far extender. The first argument names the
+    /// application in log lines. It must not block.
     pub connect: Box<dyn Fn(String, PendingConnect) + Send>,
 }
 

@@ -22,8 +22,8 @@ pub trait Host: Send {
     /// Returns the bytes left in the memory budget.
     fn memory_left(&self) -> u64;
 
-    /// Tells the host that a [`PendingConnect`](crate::PendingConnect) is no longer wanted. The host
-    /// asks each that it holds.
+    /// Tells the host that a [`PendingConnect`](crate::PendingConnect) is no longer wanted. The
+    /// host asks each that it holds.
     fn withdrawn(&self);
 
     /// Writes a log line.

@@ -1,5 +1,5 @@
-//! Why a connection or a session is refused: status codes, and what they mean to people, to SOCKS and
-//! to HTTP.
+//! Why a connection or a session is refused: status codes, and what they mean to people, to SOCKS
+//! and to HTTP.
 
 use std::io;
 

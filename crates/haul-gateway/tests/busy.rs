@@ -274,7 +274,10 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
         assert!(text.contains(wanted), "{wanted}: {text}\n{said}");
     }
     // The one is limited on the way, the other by who receives.
-    assert!(text.contains("Limited by the receiving programs"), "{text}");
+    assert!(
+        text.contains("Limited by the receiving applications"),
+        "{text}"
+    );
     let on_the_way = [
         "Limited by the path",
         "Limited by the ring",
@@ -282,7 +285,7 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
     ];
     let is_named = |words: &&str| text.contains(*words);
     assert!(on_the_way.iter().any(is_named), "{text}");
-    let lost = |value: &String| value.ends_with("sent again") && !value.starts_with('0');
+    let lost = |value: &String| value.ends_with("retransmitted") && !value.starts_with('0');
     assert!(fields(&page, "Losses").iter().any(lost), "{page}");
     for name in ["Ring", "Arena"] {
         let values = fields(&page, name);

@@ -206,7 +206,7 @@ fn a_session_whose_owner_has_died_makes_room_for_the_next_but_not_at_once() {
             Ok(mut stream) => {
                 echo(&mut stream, 1_000, 2);
                 assert!(since.elapsed() >= Duration::from_secs(25));
-                assert!(lines.contain("others need the room"), "{:?}", lines.all());
+                assert!(lines.contain("others need the memory"), "{:?}", lines.all());
                 assert_eq!(far.sessions().len(), 1);
                 assert_eq!(far.memory_left(), room);
                 return;

@@ -4,10 +4,10 @@
 //! moved, and reports the outcome.
 //!
 //! Map: `fabric` the trait and its vocabulary · `network` the kinds that this gateway has · `open`
-//! makes the fabric of a kind · `proto` kinds on the wire · `connected` reliable connections of RDMA
-//! devices · `datagram` reliable datagrams of RDMA devices · `work` the reads and writes of both ·
-//! `streams` byte streams, with `frame` their frames, `ledger` the requests of both ends, `flow` the
-//! directions of a stream, `pipe` TCP and UDT.
+//! makes the fabric of a kind · `proto` kinds on the wire · `connected` reliable connections of
+//! RDMA devices · `datagram` reliable datagrams of RDMA devices · `work` the reads and writes of
+//! both · `streams` byte streams, with `frame` their frames, `ledger` the requests of both ends,
+//! `flow` the directions of a stream, `pipe` TCP and UDT.
 
 mod connected;
 mod datagram;

@@ -149,14 +149,14 @@ impl Check<'_> {
         {
             self.error(
                 Place::Setting("name"),
-                "it must be of 1 to 255 octets that can be printed",
+                "it must have 1 to 255 printable bytes",
                 "the host's name will do",
             );
         }
         if config.listen.is_none() && config.listeners.is_empty() {
             self.error(
                 Place::Setting("listen"),
-                "nothing can come in",
+                "nothing can connect",
                 "set listen, or add a [[listener]]",
             );
         }
@@ -177,7 +177,7 @@ impl Check<'_> {
         if config.keepalive == 0 {
             self.error(
                 Place::Setting("keepalive"),
-                "there must be a second between signs of life",
+                "the interval must be at least a second",
                 "leave it out, or count from 1",
             );
         }
@@ -198,7 +198,7 @@ impl Check<'_> {
                 if is_set {
                     self.warn(
                         Place::Setting(place),
-                        "it is for sessions that come in, and none can",
+                        "it is for inbound sessions, and none can connect",
                         "set listen",
                     );
                 }
@@ -209,7 +209,7 @@ impl Check<'_> {
         if config.tls.is_none() && config.keys.is_empty() && !config.anonymous {
             self.error(
                 place,
-                "no peer can prove who it is",
+                "no peer can authenticate",
                 "add [tls] or a [[key]]; anonymous = true for closed networks",
             );
         }
@@ -223,14 +223,14 @@ impl Check<'_> {
         if config.channels.is_empty() {
             self.error(
                 place,
-                "sessions that come in have no data channel",
+                "inbound sessions have no data channel",
                 "add a [[channel]]",
             );
         }
         if !config.has_exit() && config.next.is_empty() {
             self.error(
                 place,
-                "sessions that come in may go nowhere",
+                "inbound sessions have no destination",
                 "set exit to the destinations allowed, or next to the next hops",
             );
         }
@@ -250,7 +250,7 @@ impl Check<'_> {
             error => self.error(
                 place,
                 error.to_string(),
-                "docs/gateway-reference.md says how to make certificates",
+                "see docs/gateway-reference.md for how to make certificates",
             ),
         }
     }
@@ -317,8 +317,8 @@ impl Check<'_> {
         if admin.allow_remote {
             self.warn(
                 place,
-                "the page asks nobody who they are",
-                "see to it that only operators reach it",
+                "the page has no authentication",
+                "make sure that only operators reach it",
             );
         } else {
             self.error(
@@ -335,11 +335,7 @@ impl Check<'_> {
     /// Checks the back end for paths.
     fn signalling(&mut self) {
         if let Err(why) = Backend::new(&self.config.path) {
-            self.error(
-                Place::Setting("path"),
-                why,
-                "docs/gateway-reference.md says how to set it",
-            );
+            self.error(Place::Setting("path"), why, "see docs/gateway-reference.md");
         }
     }
 
@@ -363,14 +359,14 @@ impl Check<'_> {
         if public.is_some_and(|public| public.ip().is_unspecified() || public.port() == 0) {
             self.error(
                 Place::Table(CHANNEL, number, "public"),
-                "peers cannot connect to that",
+                "peers cannot connect to it",
                 "give the address and the port that they reach",
             );
         }
         if *kind == ChannelKind::Udp && public.is_some() && listen.port() == 0 {
             self.error(
                 Place::Table(CHANNEL, number, "listen"),
-                "nobody in front can know which ports its channels take",
+                "a forwarder in front cannot know the ports of its channels",
                 "name the first of them; 64 from there on are tried",
             );
         }
@@ -380,7 +376,7 @@ impl Check<'_> {
                 self.error(place, "it is missing", "haul devices lists them")
             }
             (ChannelKind::Verbs, Some(_)) | (_, None) => {}
-            (_, Some(_)) => self.error(place, "only verbs has devices", "remove it"),
+            (_, Some(_)) => self.error(place, "only verbs takes a device", "remove it"),
         }
     }
 
@@ -412,12 +408,16 @@ impl Check<'_> {
             );
         }
         if rdma.connections == 0 {
-            self.error(place, "it lets nobody in", "leave connections out for 64");
+            self.error(
+                place,
+                "no connection is allowed",
+                "leave connections out for 64",
+            );
         }
         if rdma.answer == 0 {
             self.error(
                 place,
-                "there is no time to answer",
+                "the timeout must be at least a second",
                 "leave answer out for 30 s",
             );
         }
@@ -425,7 +425,7 @@ impl Check<'_> {
         if rdma.exit.is_empty() && !config.listeners.iter().any(is_rdma) {
             self.warn(
                 place,
-                "nobody uses it",
+                "nothing uses it",
                 "add a [[listener]] of kind rdma, or set its exit",
             );
         }
@@ -490,7 +490,7 @@ impl Check<'_> {
         if listener.kind == ListenerKind::Rdma && self.config.rdma.is_none() {
             self.error(
                 place("kind"),
-                "no device is named for it",
+                "it needs a device",
                 "add [rdma] with the device; haul devices lists them",
             );
         }
@@ -513,7 +513,7 @@ impl Check<'_> {
         if route.to.is_empty() {
             self.error(
                 place("to"),
-                "it leads nowhere",
+                "it has no destination",
                 "list destinations, or '*' for all",
             );
         }
@@ -541,14 +541,14 @@ impl Check<'_> {
         if route.rate.is_some_and(|rate| rate.0 == 0) {
             self.error(
                 place("rate"),
-                "nothing could be sent",
-                "leave it out to use what there is",
+                "a rate or burst of 0 sends nothing",
+                "leave it out for no limit",
             );
         }
         if route.burst.is_some_and(|burst| burst.0 == 0) {
             self.error(
                 place("burst"),
-                "nothing could be sent",
+                "a rate or burst of 0 sends nothing",
                 "leave it out unless there is a policer",
             );
         }
@@ -581,8 +581,8 @@ impl Check<'_> {
         if config.rate.is_some_and(|rate| rate.0 == 0) {
             self.error(
                 Place::Setting("rate"),
-                "nothing could be sent",
-                "leave it out to use what there is",
+                "a rate or burst of 0 sends nothing",
+                "leave it out for no limit",
             );
         }
         for (number, class) in config.classes.iter().enumerate() {
@@ -592,22 +592,30 @@ impl Check<'_> {
                 .any(|other| other.name == class.name);
             if class.name.is_empty() || class.name == REST || is_again {
                 let text = format!("'{}' is no name of its own", class.name);
-                self.error(place("name"), text, "'rest' is what is in no class");
+                self.error(
+                    place("name"),
+                    text,
+                    "choose another name; 'rest' is for sessions in no class",
+                );
             }
             if class.share == 0 {
                 self.error(
                     place("share"),
-                    "it has nothing",
+                    "a share of 0 sends nothing",
                     "give it 1 of 100 at least",
                 );
             }
             if class.rate.is_some_and(|rate| rate.0 == 0) {
-                self.error(place("rate"), "nothing could be sent", "leave it out");
+                self.error(
+                    place("rate"),
+                    "a rate or burst of 0 sends nothing",
+                    "leave it out",
+                );
             }
             if config.rate.is_none() && class.rate.is_none() {
                 self.warn(
                     place("share"),
-                    "it is a share of nothing that is known",
+                    "the rate that it is a share of is unknown",
                     "set `rate` to what the link carries",
                 );
             }
@@ -616,7 +624,7 @@ impl Check<'_> {
         if shares.sum::<u32>() > 99 {
             self.error(
                 Place::Table(CLASS, config.classes.len() - 1, "share"),
-                "nothing is left for what is in no class",
+                "no share is left for sessions in no class",
                 "make the shares less than 100 together",
             );
         }
@@ -642,7 +650,7 @@ impl Check<'_> {
             self.error(
                 place,
                 format!("it has {regions} regions"),
-                "one is filled, one drained, one under way: three at least",
+                "use at least three: one is filled, one drained, one in flight",
             );
         }
         if !ring.is_power_of_two() {
@@ -735,7 +743,7 @@ impl Check<'_> {
         if fit == 0 && expected > 0 {
             self.error(
                 place,
-                "no session that comes in has room beside those of the routes",
+                "no inbound session fits beside those of the routes",
                 "raise it, or make rings smaller",
             );
         } else if fit < expected as u64 {

@@ -105,12 +105,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\nconnections = 0\n[[channel]]",
-        "line 10: error: rdma: it lets nobody in",
+        "line 10: error: rdma: no connection is allowed",
     ),
     (
         "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\nanswer = 0\n[[channel]]",
-        "line 10: error: rdma: there is no time to answer",
+        "line 10: error: rdma: the timeout must be at least a second",
     ),
     (
         "[[channel]]",
@@ -120,17 +120,17 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\n[[channel]]",
-        "line 10: warning: rdma: nobody uses it",
+        "line 10: warning: rdma: nothing uses it",
     ),
     (
         "kind = 'forward'",
         "kind = 'rdma'",
-        "line 18: error: [[listener]] 2: kind: no device is named for it",
+        "line 18: error: [[listener]] 2: kind: it needs a device",
     ),
     (
         "[[channel]]",
         "[admin]\nlisten = '192.0.2.1:80'\nallow_remote = true\n[[channel]]",
-        "line 10: warning: admin: the page asks nobody",
+        "line 10: warning: admin: the page has no authentication",
     ),
     (
         "[[channel]]",
@@ -140,12 +140,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[[channel]]",
         "[[class]]\nname = 'bulk'\nshare = 100\nrate = '1Gb/s'\n[[channel]]",
-        "line 10: error: [[class]] 1: share: nothing is left",
+        "line 10: error: [[class]] 1: share: no share is left",
     ),
     (
         "[[channel]]",
         "[[class]]\nname = 'bulk'\nshare = 20\n[[channel]]",
-        "line 10: warning: [[class]] 1: share: it is a share of nothing",
+        "line 10: warning: [[class]] 1: share: the rate that it is a share of",
     ),
     (
         "rate = '2.5Gb/s'",
@@ -177,7 +177,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "sessions = 8",
         "sessions = 8\nkeepalive = 0",
-        "line 6: error: keepalive: there must be a second",
+        "line 6: error: keepalive: the interval must be at least a second",
     ),
     (
         "sessions = 8",
@@ -192,12 +192,12 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "memory = '2GiB'",
         "memory = '256MiB'",
-        "line 4: error: memory: no session that comes in has room",
+        "line 4: error: memory: no inbound session fits",
     ),
     (
         "anonymous = true",
         "",
-        "line 3: error: listen: no peer can prove",
+        "line 3: error: listen: no peer can authenticate",
     ),
     (
         "listen = '127.0.0.1:7000'",
@@ -207,7 +207,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "exit = ['192.0.2.0/24:443']\nnext = ['gw.example.org:7000']",
         "",
-        "line 3: error: listen: sessions that come in may go nowhere",
+        "line 3: error: listen: inbound sessions have no destination",
     ),
     (
         "listen = '127.0.0.1:7001'",
@@ -242,7 +242,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "kind = 'iwarp/tcp'\nlisten = '127.0.0.1:7001'",
         "kind = 'udp'\nlisten = '127.0.0.1:0'\npublic = '192.0.2.9:1'",
-        "line 10: error: [[channel]] 1: listen: nobody in front",
+        "line 10: error: [[channel]] 1: listen: a forwarder in front",
     ),
     (
         "to = 'example.org:80'",
@@ -272,7 +272,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "to = ['*']",
         "to = []",
-        "line 28: error: [[route]] 2: to: it leads nowhere",
+        "line 28: error: [[route]] 2: to: it has no destination",
     ),
     (
         "rate = '2.5Gb/s'",
@@ -420,7 +420,7 @@ fn a_gateway_needs_a_way_in() {
     let told = lines(&parse("name = 'gateway'\nexit = ['::/0']").check());
     assert_eq!(told.len(), 2, "{told:?}");
     assert!(
-        told[0].contains("nothing can come in") || told[1].contains("nothing can come in"),
+        told[0].contains("nothing can connect") || told[1].contains("nothing can connect"),
         "{told:?}"
     );
     assert!(

@@ -1,9 +1,9 @@
 //! The configuration of a gateway: one TOML file.
 //!
 //! Map: `model` all settings · `parse` text to [`Config`], with `lines` · `channel` kinds of data
-//! channels · `rule` hosts and ports · `unit` quantities · `key` files of keys · `path` what is asked of
-//! networks · `via` gateways on the way · `ways` the ways of a route · `metadata` what sessions say ·
-//! `problem` what is wrong.
+//! channels · `rule` hosts and ports · `unit` quantities · `key` files of keys · `path` what is
+//! asked of networks · `via` gateways on the way · `ways` the ways of a route · `metadata` what
+//! sessions say · `problem` what is wrong.
 
 mod channel;
 mod key;

@@ -243,8 +243,8 @@ fn junk_disturbs_nobody() {
     }
 }
 
-/// What curl prints, and how it ends, that asks for a page through a listener of this kind and is told
-/// `told`.
+/// What curl prints, and how it ends, that asks for a page through a listener of this kind and is
+/// told `told`.
 fn curl(
     kind: ListenerKind,
     scheme: &str,

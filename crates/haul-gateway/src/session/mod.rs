@@ -3,8 +3,8 @@
 //!
 //! Map: `worker` the thread · `side` one end of one segment · `edges` applications' connections ·
 //! `attempts` which data channels are tried · `shape` sizes and rates of a session · `dial` control
-//! connections to the next hop · `dispatch` which session takes a connection · `circuit` a path that a
-//! session asks of the network · `ingest` how fast slabs can be filled, without channels.
+//! connections to the next hop · `dispatch` which session takes a connection · `circuit` a path
+//! that a session asks of the network · `ingest` how fast slabs can be filled, without channels.
 
 mod attempts;
 mod circuit;

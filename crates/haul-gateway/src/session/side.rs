@@ -1,5 +1,5 @@
-//! One side of a session at this gateway: the control connection, the memory and the data channels of
-//! one segment, driven by what its session asks for.
+//! One side of a session at this gateway: the control connection, the memory and the data channels
+//! of one segment, driven by what its session asks for.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;

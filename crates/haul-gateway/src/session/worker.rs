@@ -1,11 +1,11 @@
 //! The thread of a session: waits for sockets, queue pairs, commands and time, and does what the
 //! state machines ask for.
 //!
-//! Map: `part` what this gateway is in the session, with `ways` of an opener · `state` what every role
-//! has · `opener`, `pending`, `owner`, `relay` what each role does · `segments` control connections and
-//! data channels · `events` of the state machines · `commands` of other threads · `metadata` what
-//! applications say · `paths` and `signalling` what it asks of the network · `show` what the page
-//! shows.
+//! Map: `part` what this gateway is in the session, with `ways` of an opener · `state` what every
+//! role has · `opener`, `pending`, `owner`, `relay` what each role does · `segments` control
+//! connections and data channels · `events` of the state machines · `commands` of other threads ·
+//! `metadata` what applications say · `paths` and `signalling` what it asks of the network · `show`
+//! what the page shows.
 
 mod commands;
 mod events;
@@ -145,7 +145,7 @@ impl Worker {
         if let Some(from) = from.filter(|_| is_unauthenticated) {
             let idle = self.shared.reserve(&self.handle, bytes, from).ok_or_else(|| {
                 format!(
-                    "sessions from {from} have three quarters of the memory, the limit of an unauthenticated source (see `memory`)"
+                    "sessions from {from} have three quarters of memory, the limit of an unauthenticated source (see `memory`)"
                 )
             })?;
             if let Some(owner) = self.part.owner_mut() {

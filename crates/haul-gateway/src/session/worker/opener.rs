@@ -98,7 +98,7 @@ impl Worker {
             return false;
         }
         let (from, to) = (&ways.all[ways.at].words, &ways.all[ways.at + 1].words);
-        let text = format!("no session by {from}: {why}; trying {to}");
+        let text = format!("no session by {from}: {why}; trying by {to}");
         self.shared.log(Level::Warning, text);
         ways.failed.push(why.to_owned());
         ways.at += 1;

@@ -45,7 +45,8 @@ pub(super) struct Opener {
     pub(super) probe: Option<Sender<Probed>>,
 }
 
-/// The owner of a session that came in: the peer that opened it, or whose control connection this is.
+/// The owner of a session that came in: the peer that opened it, or whose control connection this
+/// is.
 #[derive(Debug, Default)]
 pub(super) struct Owner {
     /// Where the control connection came from.

@@ -451,7 +451,7 @@ impl Worker {
     }
 
     pub(super) fn on_dial_failed(&mut self, side: usize, status: NackStatus, why: &str) {
-        let text = format!("cannot reach the next hop: {why}");
+        let text = format!("the next hop cannot be reached: {why}");
         self.part.note(why);
         let Some((_, open)) = self.part.take_wanted() else {
             self.shared.log(Level::Warning, text);
