@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Measures every kind of data channel between two gateways, beside a direct connection: goodput of iperf3 and
-# processor seconds per 10^9 bytes of both gateways, over loopback and over emulated paths. In each round every
-# kind runs once; the table shows medians. Run it on a quiet machine, as root or where user namespaces are allowed.
+# Measures every kind of data channel between two gateways, beside a direct connection: goodput of
+# iperf3 and processor seconds per 10^9 bytes of both gateways, over loopback and over emulated
+# paths. In each round every kind runs once; the table shows medians. Run it on a quiet machine, as
+# root or where user namespaces are allowed.
 #
 # Usage: scripts/channel-kinds.sh [OPTION…]
 #   --rounds N     rounds (3)

@@ -24,7 +24,8 @@ static const haul_sge *buffer(const haul_mr_info *info, uint64_t index, haul_sge
   return piece;
 }
 
-/* Every spoke sends its messages; the hub must get each once, in order, from the sender that it names. */
+/* Every spoke sends its messages; the hub must get each once, in order, from the sender that it
+ * names. */
 static void send_all(haul_context *context, struct end *hub, struct end *spokes, haul_mr *buffers) {
   haul_mr_info info = mr_info(context, buffers);
   const struct message *received = info.ptr;

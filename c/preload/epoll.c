@@ -180,7 +180,8 @@ static int wait_ours(int epoll, struct descriptor *watcher, uint32_t instance, s
   struct timespec left;
   struct held held[HELD_MAX];
   for (;;) {
-    /* A waiter announces itself before it looks, so that whoever makes bytes held after the look rings. */
+    /* A waiter announces itself before it looks, so that whoever makes bytes held after the look
+     * rings. */
     atomic_fetch_add(&watcher->waiters, 1);
     const int held_count = collect_held(instance, held, most < HELD_MAX ? most : HELD_MAX);
     if (held_count > 0) {

@@ -38,7 +38,8 @@ pub(crate) enum Command {
     Doctor(profile::Doctor),
     /// Show stored results of bench run and profile, or compare two
     Report(profile::Report),
-    /// Run an unmodified application; carry its sockets over iWARP where the peer also runs haul run
+    /// Run an unmodified application; carry its sockets over iWARP where the peer also runs haul
+    /// run
     Run(Run),
     /// Carry the TCP connections of unmodified applications over long fat networks
     #[command(subcommand)]

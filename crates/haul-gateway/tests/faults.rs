@@ -198,8 +198,8 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (far, far_lines) = exit_gateway(admin);
     let (gate, gated) = Gate::before(far.listen_addr().unwrap());
     let server = echo_server();
-    // Whoever gets through a listener that forwards has a connection, and the half-open ones are to be
-    // of another session.
+    // Whoever gets through a listener that forwards has a connection, and the half-open ones are to
+    // be of another session.
     let (forwards, other) = (listeners(server), echo_server());
     let via = far.listen_addr().unwrap();
     let (near, near_lines) = start(&format!(

@@ -63,7 +63,7 @@ pub struct Lab {
 #[derive(Debug)]
 struct Emulators {
     path: Emulator,
-    /// Between hosts and gateways, where the scenario says how they are.
+    /// Between hosts and gateways, where the scenario defines them.
     edges: Vec<Emulator>,
 }
 
@@ -104,7 +104,7 @@ impl Lab {
     /// Makes the lab and starts its path, under a name of its own.
     ///
     /// # Errors
-    /// One line that says what is missing: the right to make namespaces, the TUN device, the `ip`
+    /// One line that names what is missing: the right to make namespaces, the TUN device, the `ip`
     /// program.
     pub fn start(scenario: &Scenario) -> Result<Self> {
         Self::build(scenario, &state::free_name(), Engine::Tun, false)

@@ -113,9 +113,9 @@ impl Link {
         &self.config
     }
 
-    /// Changes the link while it carries packets: an outage, a new rate, a longer route. Packets already admitted
-    /// keep their fates; random numbers and counters go on. A policer that changes starts with a
-    /// full bucket.
+    /// Changes the link while it carries packets: an outage, a new rate, a longer route. Packets
+    /// already admitted keep their fates; random numbers and counters go on. A policer that changes
+    /// starts with a full bucket.
     pub fn reconfigure(&mut self, config: LinkConfig) {
         if config.policer != self.config.policer {
             self.policer = config.policer.map(Bucket::new);

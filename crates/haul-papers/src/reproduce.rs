@@ -169,7 +169,7 @@ impl ReproduceArgs {
 /// Reproduces the figures.
 ///
 /// # Errors
-/// One line that says what is wrong with the arguments or missing on this machine.
+/// One line that names what is wrong with the arguments or missing on this machine.
 pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
     let (title, all) = args.paper.experiments();
     let figures: Vec<Figure> = all.iter().map(|one| (one.about)()).collect();

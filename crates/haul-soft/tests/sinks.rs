@@ -129,8 +129,8 @@ fn a_sink_that_blocks_makes_nobody_repeat_anything() {
     }
 }
 
-/// How long `receive` goes on into a sink that takes `bps` when `end` is called after everything has
-/// arrived, and how much the sink has then.
+/// How long `receive` goes on into a sink that takes `bps` when `end` is called after everything
+/// has arrived, and how much the sink has then.
 fn ended(bps: u64, end: fn(&Remote)) -> (Duration, u64) {
     let sink = slow(bps, Duration::ZERO);
     let (_, took) = transfer(|link| {

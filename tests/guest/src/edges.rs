@@ -15,7 +15,7 @@ use haul_verbs::{
 
 use crate::{gateways, pattern};
 
-/// Octets of the longest message.
+/// Bytes of the longest message.
 const MESSAGE: usize = 64 << 10;
 /// Receives that an application posts.
 const POSTED: usize = 8;

@@ -15,14 +15,14 @@ use haul_verbs::provider::Provider as _;
 
 use crate::pattern;
 
-/// Octets that go out and come back.
+/// Bytes that go out and come back.
 const BYTES: usize = 8 << 20;
 /// The same at a rate, bits per second, which is what they take each way.
 const PACED_BYTES: usize = 1 << 20;
 const PACED_BPS: u32 = 4_000_000;
 /// 2.1 s but for what leaves at once, 10 ms of the rate or one read of it.
 const PACED_LEAST: Duration = Duration::from_millis(1_800);
-/// Without an octet for so long it has failed.
+/// It has failed if no byte arrives for so long.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
@@ -42,7 +42,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// Octets go through, read by the one gateway and written by the other: as fast as they go, and
+    /// Bytes go through, read by the one gateway and written by the other: as fast as they go, and
     /// at a rate, which devices do not keep.
     pub(crate) fn run(&self) -> Result<()> {
         for mode in ["pull", "push"] {

@@ -32,7 +32,7 @@ mod serve;
 
 #[derive(Debug, Parser)]
 enum Command {
-    /// Answer until nothing has come for a while, or a client says that it was the last
+    /// Answer until nothing has come for a while, or a client reports that it was the last
     Serve(Common),
     /// Run the checks
     Check {
@@ -45,7 +45,7 @@ enum Command {
         #[arg(long)]
         keep: bool,
     },
-    /// Send a program's octets through two gateways
+    /// Send an application's bytes through two gateways
     Gateways(gateways::Ends),
     /// Send an application's messages through two gateways that end its RDMA connection
     Edges(edges::Edges),

@@ -104,8 +104,8 @@ pub(crate) struct Rdma {
     /// Bytes of an IP packet of a datagram service [default: the MTU of the route, at most 1500]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(576..))]
     pub(crate) path_mtu: Option<u16>,
-    /// Maximum rate per queue pair: 1Gbit. Counts payload of unreliable datagrams, and wire bytes of
-    /// connections
+    /// Maximum rate per queue pair: 1Gbit. Counts payload of unreliable datagrams, and wire bytes
+    /// of connections
     #[arg(long, value_name = "RATE", value_parser = rate)]
     pub(crate) max_rate: Option<u64>,
     /// Connect with the connection manager (default)

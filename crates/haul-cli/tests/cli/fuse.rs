@@ -1,5 +1,5 @@
-//! File systems whose times are as coarse as those of FAT and of NFS version 3 servers, and files that
-//! say nothing of their size: a small file system in memory, mounted by FUSE.
+//! File systems whose times are as coarse as those of FAT and of NFS version 3 servers, and files
+//! that say nothing of their size: a small file system in memory, mounted by FUSE.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

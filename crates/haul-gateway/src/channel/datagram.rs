@@ -101,7 +101,8 @@ impl Datagram {
             datagram: {
                 let mut datagram = DatagramInit::default();
                 datagram.window = WINDOW_PACKETS;
-                // Cookies are single packets; a gap that an unknown sender leaves holds nothing back.
+                // Cookies are single packets; a gap that an unknown sender leaves holds nothing
+                // back.
                 datagram.receives_in_order = true;
                 datagram
             },

@@ -66,8 +66,8 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on; `None` where nothing came. `reported_s`: how long its tool says that
-    /// it took.
+    /// From the first payload on; `None` where nothing came. `reported_s`: how long its tool says
+    /// that it took.
     pub fn transfer(&self, rtt_s: f64, reported_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {

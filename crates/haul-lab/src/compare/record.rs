@@ -215,7 +215,8 @@ impl Results {
         runs.all(|run| run.error.is_none())
     }
 
-    /// The exit code of a program that has measured this: an interruption's, or whether a run failed.
+    /// The exit code of a program that has measured this: an interruption's, or whether a run
+    /// failed.
     #[must_use]
     pub fn exit_code(&self) -> ExitCode {
         match (self.interrupted, self.complete()) {

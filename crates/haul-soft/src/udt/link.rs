@@ -729,8 +729,8 @@ impl Remote {
         self.finish();
     }
 
-    /// Ends the link's `receive` once the sink has taken what has arrived: the peer is known to have
-    /// sent all.
+    /// Ends the link's `receive` once the sink has taken what has arrived: the peer is known to
+    /// have sent all.
     pub fn finish(&self) {
         self.0.finished.store(true, Ordering::Release);
         self.0.waker.wake();

@@ -83,7 +83,7 @@ struct Emulation {
     travelling: VecDeque<Travelling>,
     /// When the bottleneck has sent what it has.
     busy_until_ns: u64,
-    /// The highest octet that was sent, and in how many packets.
+    /// The highest byte that was sent, and the number of packets.
     highest: u64,
     new_packets: u64,
     buffer: Vec<u8>,
