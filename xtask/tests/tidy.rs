@@ -49,6 +49,11 @@ fn comments_are_as_narrow_as_code() {
     none(&text::check_comment_widths(&files()));
 }
 
+#[test]
+fn pages_and_help_texts_use_the_terms_of_the_field() {
+    none(&text::check_words(&files()));
+}
+
 /// Only what this clone has of the history, and nothing where it has none.
 #[test]
 fn subjects_of_commits_are_short() {
