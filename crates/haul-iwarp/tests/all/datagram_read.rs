@@ -1,6 +1,6 @@
 //! Reads over datagrams, and how sources make themselves known.
 
-mod common;
+use crate::common;
 
 use common::datagrams::{BASE, MS, Net, Node, Weather, at, completions, config, resealed};
 use common::pattern;

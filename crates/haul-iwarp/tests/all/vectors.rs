@@ -3,7 +3,7 @@
 //! stand.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
+use crate::common;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use haul_iwarp::wire::rdmap::{
 };
 use haul_iwarp::{CompletionKind, Crc32c, Error, Operation, Stag, Status, StreamConfig, TermCode};
 
-const SOURCE: &str = include_str!("data/vectors.txt");
+const SOURCE: &str = include_str!("../data/vectors.txt");
 
 /// Name to octets: lines `name [len]:`, then the octets in groups.
 fn vectors() -> BTreeMap<&'static str, Vec<u8>> {

@@ -1,6 +1,6 @@
 //! Two ends over a stream: every operation arrives as it was meant, however the stream is cut.
 
-mod common;
+use crate::common;
 
 use common::{config, everything, pair, pattern, settle, settle_in};
 use haul_iwarp::ReliableConnection as _;

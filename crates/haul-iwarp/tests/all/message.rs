@@ -1,7 +1,7 @@
 //! Two ends over messages: start-up, order, repetition, and the checks that differ from a stream's.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
+use crate::common;
 
 use common::packets::{MessageEnd, Net, Path};
 use common::random::Random;

@@ -6,7 +6,7 @@
     reason = "small numbers in tests, and what they have made themselves"
 )]
 
-mod common;
+use crate::common;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 //! late and lied about.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
-mod common;
+use crate::common;
 
 use common::datagrams::{
     BASE, MS, Node, SEG, SEND, TAG, at, at_offset, config, forged, ranges, received, record_op,

@@ -11,9 +11,9 @@ use haul_iwarp::wire::mpa::{Capabilities, Enhanced, FRAME_LEN, FrameHead, FrameK
 use haul_iwarp::wire::rdmap::{self, Terminate};
 use haul_iwarp::{Crc32c, TermCode};
 
-const IWARP: &str = include_str!("../../../docs/protocol/iwarp.md");
-const UD: &str = include_str!("../../../docs/protocol/datagram.md");
-const RD: &str = include_str!("../../../docs/protocol/reliable-datagram.md");
+const IWARP: &str = include_str!("../../../../docs/protocol/iwarp.md");
+const UD: &str = include_str!("../../../../docs/protocol/datagram.md");
+const RD: &str = include_str!("../../../../docs/protocol/reliable-datagram.md");
 
 /// The bytes of the page's block of this name, without its comments.
 fn bytes(page: &str, name: &str) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! What holds for all of a datagram queue pair: groups, rubbish, notices, the end.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
-mod common;
+use crate::common;
 
 use common::datagrams::{
     Node, SEND, TAG, at, completions, config, forged, received, resealed, target, two,

@@ -6,7 +6,7 @@
     reason = "a test that cannot go on fails; packets are short"
 )]
 
-mod common;
+use crate::common;
 
 use std::io::Write as _;
 use std::process::{Command, Stdio};

@@ -4,7 +4,7 @@ use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{Error, Event, Operation, Stag, Status, TermCode};
 
-use crate::{BASE, Segment, reader};
+use super::{BASE, Segment, reader};
 
 /// A Terminate of the peer's.
 fn told(code: TermCode, quoted: Option<&Segment>) -> Segment {

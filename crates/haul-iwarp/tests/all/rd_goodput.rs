@@ -6,7 +6,7 @@
     reason = "small numbers, and figures for people"
 )]
 
-mod common;
+use crate::common;
 
 use common::rd::{MS, SECOND, World};
 use haul_iwarp::Operation;

@@ -1,6 +1,6 @@
 //! How two ends come to agree, or do not (RFC 5044 §7.1, RFC 6581).
 
-mod common;
+use crate::common;
 
 use common::{config, ends, pair, settle};
 use haul_iwarp::ReliableConnection as _;

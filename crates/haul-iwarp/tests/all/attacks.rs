@@ -3,8 +3,7 @@
 //! 7306 §8, RFC 5042 §6).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-mod common;
-#[path = "attacks/terminates.rs"]
+use crate::common;
 mod terminates;
 
 use common::{End, config, everything, pair, pattern, settle};

@@ -2,7 +2,7 @@
 //! leaves the sender.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
-mod common;
+use crate::common;
 
 use common::datagrams::{
     Node, SEND, SEND_SEG, TAG, at, config, received, record_op, resealed, settle, target, two,

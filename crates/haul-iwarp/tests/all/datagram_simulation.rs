@@ -5,7 +5,7 @@
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]
 
-mod common;
+use crate::common;
 
 use std::collections::{HashMap, HashSet};
 
