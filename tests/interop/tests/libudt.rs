@@ -40,14 +40,9 @@ fn has_ipv6() -> bool {
 }
 
 fn options(kind: SocketKind) -> Options {
-    let config = udt::Config {
-        kind,
-        ..udt::Config::default()
-    };
-    Options {
-        config,
-        ..Options::default()
-    }
+    let mut options = Options::default();
+    options.config.kind = kind;
+    options
 }
 
 fn identity() -> Identity {
