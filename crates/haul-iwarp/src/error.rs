@@ -99,7 +99,7 @@ macro_rules! codes {
         impl TermCode {
             $(#[doc = $text] pub const $name: Self = Self::new($layer, $etype, $code);)*
 
-            /// In words.
+            /// Returns the code in words.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match (self.layer, self.etype, self.code) {
@@ -151,13 +151,13 @@ codes! {
 }
 
 impl TermCode {
-    /// A code, possibly one that no RFC has.
+    /// Makes a code, possibly one that no RFC has.
     #[must_use]
     pub const fn new(layer: u8, etype: u8, code: u8) -> Self {
         Self { layer, etype, code }
     }
 
-    /// Whether layer and type are in the RFCs' tables.
+    /// Returns whether layer and type are in the RFCs' tables.
     #[must_use]
     pub const fn is_known_layer(self) -> bool {
         matches!((self.layer, self.etype), (0, 0..=2) | (1, 0..=3) | (2, 0))

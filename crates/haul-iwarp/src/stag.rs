@@ -34,13 +34,13 @@ impl Rights {
     /// The peer may invalidate the tag by a Send with Invalidate.
     pub const REMOTE_INVALIDATE: Self = Self(16);
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    /// Whether all of `other` is granted.
+    /// Returns whether all of `other` is granted.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -23,7 +23,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Where answers go.
+    /// Returns where answers go.
     #[must_use]
     pub const fn destination(&self) -> Destination {
         Destination {

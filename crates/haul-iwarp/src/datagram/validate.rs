@@ -35,7 +35,7 @@ impl Cookies {
         Self { key, lifetime_ns }
     }
 
-    /// The cookie of a source: when it was made, and a code over that and the source.
+    /// Returns the cookie of a source: when it was made, and a code over that and the source.
     #[must_use]
     pub fn make(&self, now: Time, source: &Source) -> Cookie {
         let made = now.as_ns();
@@ -46,7 +46,7 @@ impl Cookies {
         Cookie(out)
     }
 
-    /// Whether a cookie was made for this source not too long ago.
+    /// Returns whether a cookie was made for this source not too long ago.
     #[must_use]
     pub fn check(&self, now: Time, source: &Source, cookie: &Cookie) -> bool {
         let [made, code] = [cookie.0.first_chunk(), cookie.0.last_chunk()];

@@ -49,7 +49,7 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// Bytes of the datagram.
+    /// Returns the length of the datagram, in bytes.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         self.header_len + self.payload_len as usize + crate::crc::CRC_LEN
@@ -113,6 +113,7 @@ pub(super) const REASONS: usize = Reason::BadCookie as usize + 1;
 
 /// What has been counted since the queue pair was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Counters {
     /// Datagrams taken.
     pub received: u64,
@@ -134,7 +135,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Datagrams dropped for a reason.
+    /// Returns how many datagrams were dropped for a reason.
     #[must_use]
     pub const fn dropped(&self, reason: Reason) -> u64 {
         self.dropped[reason as usize]

@@ -5,6 +5,7 @@ use crate::wire::mpa::{NOT_NEGOTIATED, RtrKinds};
 
 /// What was agreed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Params {
     /// Reads and atomics of the peer that are taken at once.
     pub ird: u16,

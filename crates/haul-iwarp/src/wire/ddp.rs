@@ -59,7 +59,7 @@ pub enum Model {
 }
 
 impl Header {
-    /// Bytes of the header that starts with `control`.
+    /// Returns the length, in bytes, of the header that starts with `control`.
     #[must_use]
     pub const fn len_of(control: u8) -> usize {
         if control & TAGGED != 0 {
@@ -69,7 +69,7 @@ impl Header {
         }
     }
 
-    /// Bytes of this header.
+    /// Returns the length of this header, in bytes.
     #[must_use]
     pub const fn wire_len(&self) -> usize {
         match self.model {

@@ -71,7 +71,7 @@ pub enum Hello<'a> {
 }
 
 impl<'a> Hello<'a> {
-    /// Whether a message is a hello and no segment.
+    /// Returns whether a message is a hello and no segment.
     #[must_use]
     pub fn is_hello(message: &[u8]) -> bool {
         message.starts_with(MAGIC)

@@ -52,7 +52,7 @@ impl Features {
             | u16::from(self.close_notice) << 3
     }
 
-    /// What both have.
+    /// Returns what both have.
     #[must_use]
     pub const fn common(self, other: Self) -> Self {
         Self {

@@ -89,7 +89,7 @@ impl FrameHead {
         })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; FRAME_LEN] {
         let mut out = [0; FRAME_LEN];
@@ -159,7 +159,7 @@ impl Enhanced {
         Ok((enhanced, rest))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; ENHANCED_LEN] {
         let kinds = self.peer_to_peer.unwrap_or_default();
@@ -211,7 +211,7 @@ impl Capabilities {
         (Some(capabilities), rest)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; CAPABILITIES_LEN] {
         let mut out = [0; CAPABILITIES_LEN];
@@ -221,7 +221,7 @@ impl Capabilities {
         out
     }
 
-    /// What both have.
+    /// Returns what both have.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self {
@@ -231,14 +231,14 @@ impl Capabilities {
     }
 }
 
-/// Bytes of padding after a ULPDU of `ulpdu` bytes.
+/// Returns the bytes of padding after a ULPDU of `ulpdu` bytes.
 #[must_use]
 pub const fn pad_len(ulpdu: u32) -> u32 {
     2_u32.wrapping_add(ulpdu).wrapping_neg() & 3
 }
 
-/// The longest ULPDU whose FPDU fits a segment of `emss` bytes (RFC 5044 §4.5), not more than DDP
-/// may send.
+/// Returns the longest ULPDU whose FPDU fits a segment of `emss` bytes (RFC 5044 §4.5), not more
+/// than DDP may send.
 #[must_use]
 pub fn mulpdu(emss: u32, markers: bool) -> u32 {
     let overhead = if markers {
@@ -250,15 +250,15 @@ pub fn mulpdu(emss: u32, markers: bool) -> u32 {
     mulpdu.clamp(MULPDU_MIN, super::ddp::ULPDU_MAX)
 }
 
-/// A marker that stands `fpdu_offset` bytes after the start of its FPDU (RFC 5044 §4.3).
+/// Makes a marker that stands `fpdu_offset` bytes after the start of its FPDU (RFC 5044 §4.3).
 #[must_use]
 pub fn marker(fpdu_offset: u16) -> [u8; MARKER_LEN] {
     let [high, low] = fpdu_offset.to_be_bytes();
     [0, 0, high, low]
 }
 
-/// What a marker says: bytes since the start of its FPDU. The reserved half and the two lowest
-/// bits are ignored.
+/// Returns what a marker says: bytes since the start of its FPDU. The reserved half and the two
+/// lowest bits are ignored.
 #[must_use]
 pub const fn parse_marker(marker: [u8; MARKER_LEN]) -> u16 {
     u16::from_be_bytes([marker[2], marker[3]]) & !3

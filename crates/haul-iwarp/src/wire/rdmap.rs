@@ -83,7 +83,7 @@ impl Opcode {
         })
     }
 
-    /// The Send with these properties.
+    /// Makes the Send with these properties.
     #[must_use]
     pub const fn send(solicited: bool, invalidates: bool) -> Self {
         match (solicited, invalidates) {
@@ -94,7 +94,7 @@ impl Opcode {
         }
     }
 
-    /// The Immediate Data with this property.
+    /// Makes the Immediate Data with this property.
     #[must_use]
     pub const fn immediate(solicited: bool) -> Self {
         if solicited {
@@ -104,7 +104,7 @@ impl Opcode {
         }
     }
 
-    /// Whether it is a message of the Send family that asks for the peer to be woken.
+    /// Returns whether it is a message of the Send family that asks for the peer to be woken.
     #[must_use]
     pub const fn is_solicited(self) -> bool {
         matches!(
@@ -122,8 +122,8 @@ impl Opcode {
         VERSION | self as u8
     }
 
-    /// Bytes of the operation's own header after the DDP header, at most `payload`: what the core
-    /// has to see.
+    /// Returns the bytes of the operation's own header after the DDP header, at most `payload`:
+    /// what the core has to see.
     #[must_use]
     pub fn header_len(control: u8, payload: usize) -> usize {
         let own = match Self::parse(control) {
@@ -167,7 +167,7 @@ impl ReadRequest {
         })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; READ_REQUEST_LEN] {
         let mut out = [0; READ_REQUEST_LEN];
@@ -179,7 +179,7 @@ impl ReadRequest {
         out
     }
 
-    /// The request with its first `done` bytes answered (RFC 5040 §4.8).
+    /// Returns the request with its first `done` bytes answered (RFC 5040 §4.8).
     #[must_use]
     pub const fn advanced(mut self, done: u32) -> Self {
         self.sink_to = self.sink_to.wrapping_add(done as u64);
@@ -214,7 +214,7 @@ pub enum AtomicOp {
 }
 
 impl AtomicOp {
-    /// The value that replaces `original` (RFC 7306 §5.1).
+    /// Returns the value that replaces `original` (RFC 7306 §5.1).
     #[must_use]
     pub const fn apply(self, original: u64) -> u64 {
         match self {
@@ -282,7 +282,7 @@ impl AtomicRequest {
         })
     }
 
-    /// The bytes; fields that the operation does not use are zero, their masks all ones.
+    /// Returns the bytes; fields that the operation does not use are zero, their masks all ones.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_REQUEST_LEN] {
         let (aop, data, mask, compare, compare_mask) = match self.op {
@@ -327,7 +327,7 @@ impl AtomicResponse {
         })
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn emit(&self) -> [u8; ATOMIC_RESPONSE_LEN] {
         let mut out = [0; ATOMIC_RESPONSE_LEN];
@@ -376,7 +376,7 @@ const TERM_R: u8 = 0x20;
 const TERM_FLAGS: u8 = TERM_M | TERM_D | TERM_R;
 
 impl Terminate {
-    /// A Terminate that says only what happened.
+    /// Makes a Terminate that says only what happened.
     #[must_use]
     pub const fn bare(code: TermCode) -> Self {
         Self {

@@ -388,16 +388,14 @@ impl Simulation {
             self.check_area(from, at, pair.image.len());
         }
         let ends = self.world.ends.iter();
-        ends.fold(RdStats::default(), |sum, end| {
+        ends.fold(RdStats::default(), |mut sum, end| {
             let stats = end.qp.stats();
-            RdStats {
-                sent: sum.sent + stats.sent,
-                repeated: sum.repeated + stats.repeated,
-                duplicate: sum.duplicate + stats.duplicate,
-                no_receive: sum.no_receive + stats.no_receive,
-                timeouts: sum.timeouts + stats.timeouts,
-                ..sum
-            }
+            sum.sent += stats.sent;
+            sum.repeated += stats.repeated;
+            sum.duplicate += stats.duplicate;
+            sum.no_receive += stats.no_receive;
+            sum.timeouts += stats.timeouts;
+            sum
         })
     }
 }

@@ -164,13 +164,13 @@ impl Link {
         })
     }
 
-    /// A handle for other threads.
+    /// Returns a handle for other threads.
     #[must_use]
     pub fn remote(&self) -> Remote {
         Remote(Arc::clone(&self.shared))
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
@@ -181,13 +181,13 @@ impl Link {
         self.poller.as_fd()
     }
 
-    /// The receive buffer that the kernel gave, bytes by its own count.
+    /// Returns the receive buffer that the kernel gave, bytes by its own count.
     #[must_use]
     pub fn recv_buffer_bytes(&self) -> usize {
         self.socket.recv_buffer_bytes()
     }
 
-    /// Counters; the last known ones after the end.
+    /// Returns the counters; the last known ones after the end.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         self.connection.stats().or_else(|| self.remote().stats())
@@ -741,7 +741,7 @@ impl Remote {
         self.0.waker.wake();
     }
 
-    /// Counters of late (updated every 50 ms and at the end).
+    /// Returns the counters of late (updated every 50 ms and at the end).
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         *self.0.stats.lock().unwrap_or_else(PoisonError::into_inner)

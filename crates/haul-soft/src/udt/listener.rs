@@ -80,20 +80,20 @@ impl Listener {
         })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.acceptor.local_addr()
     }
 
-    /// A handle that ends [`Listener::accept`].
+    /// Returns a handle that ends [`Listener::accept`].
     #[must_use]
     pub fn stop_handle(&self) -> Stop {
         Stop(Arc::clone(&self.stop), self.poller.waker())
     }
 
-    /// A handle that has [`Listener::accept`] ask again about requests that nobody wanted a moment
-    /// ago.
+    /// Returns a handle that has [`Listener::accept`] ask again about requests that nobody wanted a
+    /// moment ago.
     #[must_use]
     pub fn waker(&self) -> Waker {
         self.poller.waker()

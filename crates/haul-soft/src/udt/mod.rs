@@ -163,8 +163,8 @@ impl Connecting {
         Ok(Self(link))
     }
 
-    /// The handle whose [`Remote::close`] ends [`Connecting::finish`], and the link that comes of
-    /// it.
+    /// Returns the handle whose [`Remote::close`] ends [`Connecting::finish`], and the link that
+    /// comes of it.
     #[must_use]
     pub fn remote(&self) -> Remote {
         self.0.remote()

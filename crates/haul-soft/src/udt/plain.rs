@@ -19,7 +19,7 @@ use super::memory::{Memory, PAGE_BYTES, Pending, pages_of};
 use super::outgoing::Outgoing;
 use super::{Identity, Link, LinkError, Options, unopened};
 
-/// The configuration that suits [`Socket`]: `base` without placement of streams.
+/// Returns the configuration that suits [`Socket`]: `base` without placement of streams.
 #[must_use]
 pub fn config(base: Config) -> Config {
     let placement = base.offer_placement && base.kind == SocketKind::Datagram;
@@ -48,9 +48,9 @@ const UNSENT_MAX: usize = 1 << 20;
 /// of two.
 const GREETING_PAGES: usize = 2;
 
-/// Bytes of user memory that a [`Stream`] with these options takes at most: what has arrived, what
-/// has not, and what the kernel hands over at a time. What the kernel holds comes on top
-/// ([`recv_buffer_bytes`](Options::recv_buffer_bytes),
+/// Returns the bytes of user memory that a [`Stream`] with these options takes at most: what has
+/// arrived, what has not, and what the kernel hands over at a time. What the kernel holds comes on
+/// top ([`recv_buffer_bytes`](Options::recv_buffer_bytes),
 /// [`send_buffer_bytes`](Options::send_buffer_bytes)).
 #[must_use]
 pub fn memory_bytes(options: &Options) -> u64 {
@@ -154,7 +154,7 @@ impl Stream {
         self.received.open();
     }
 
-    /// Whether the connection is there.
+    /// Returns whether the connection is there.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         !matches!(self.taken, Taken::Opening)
@@ -180,13 +180,14 @@ impl Stream {
         Ok(())
     }
 
-    /// When to call [`Stream::turn`] though nothing arrives, by the machine's monotonic clock.
+    /// Returns when to call [`Stream::turn`] though nothing arrives, by the machine's monotonic
+    /// clock.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.link.due()
     }
 
-    /// Bytes that [`Stream::write`] would take now.
+    /// Returns bytes that [`Stream::write`] would take now.
     #[must_use]
     pub fn room(&self) -> usize {
         if !self.is_open() {
@@ -216,7 +217,7 @@ impl Stream {
         Ok(bytes.len())
     }
 
-    /// Bytes that have arrived, as far as they lie in one piece; empty if none have.
+    /// Returns bytes that have arrived, as far as they lie in one piece; empty if none have.
     pub fn arrived(&mut self) -> &[u8] {
         let connection = &mut self.link.connection;
         match self.taken {
@@ -233,7 +234,7 @@ impl Stream {
         }
     }
 
-    /// The first `count` bytes of what [`Stream::arrived`] showed have been taken.
+    /// Returns the first `count` bytes of what [`Stream::arrived`] showed have been taken.
     pub fn consume(&mut self, count: usize) {
         let (now, connection) = (self.link.now, &mut self.link.connection);
         match &mut self.taken {
@@ -255,13 +256,13 @@ impl Stream {
         }
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.link.peer()
     }
 
-    /// Counters of the connection.
+    /// Returns the counters of the connection.
     #[must_use]
     pub fn stats(&self) -> Option<super::Stats> {
         self.link.stats()
@@ -304,7 +305,7 @@ impl Listener {
         Ok(Self { acceptor, options })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.acceptor.local_addr()
@@ -468,7 +469,7 @@ impl Socket {
         })
     }
 
-    /// Counters of the connection.
+    /// Returns the counters of the connection.
     #[must_use]
     pub fn stats(&self) -> Option<super::Stats> {
         self.0.stats()

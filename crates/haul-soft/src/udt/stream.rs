@@ -280,7 +280,7 @@ impl Stream {
         }
     }
 
-    /// What of `wanted` is so now. If nothing is, the descriptor becomes readable when that
+    /// Returns what of `wanted` is so now. If nothing is, the descriptor becomes readable when that
     /// changes; it is one for one watcher.
     #[must_use]
     pub fn poll(&self, wanted: Ready) -> Ready {
@@ -295,26 +295,26 @@ impl Stream {
         Ready::from_bits_truncate(self.shared.readiness.wait(wanted.bits(), timeout, ready))
     }
 
-    /// Why the connection is over, if it is.
+    /// Returns why the connection is over, if it is.
     #[must_use]
     pub fn over(&self) -> Option<&LinkError> {
         self.shared.over.get()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Whether the peer is plain UDT, which knows only the end of both directions; known when the
-    /// stream is open.
+    /// Returns whether the peer is plain UDT, which knows only the end of both directions; known
+    /// when the stream is open.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.shared.plain.load(Ordering::Acquire)
     }
 
-    /// Whether the peer has ended its half: what has come is all of it.
+    /// Returns whether the peer has ended its half: what has come is all of it.
     #[must_use]
     pub fn has_peer_ended(&self) -> bool {
         self.shared.peer_finished.load(Ordering::Acquire)
@@ -328,7 +328,7 @@ impl Stream {
             .map(|count| count.load(Ordering::Acquire))
     }
 
-    /// Counters of late (updated every 50 ms and at the end).
+    /// Returns the counters of late (updated every 50 ms and at the end).
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         self.remote.stats()
@@ -702,7 +702,7 @@ impl Listener {
         Ok(Self { listener, options })
     }
 
-    /// Where it listens.
+    /// Returns where it listens.
     #[must_use]
     pub fn local_addr(&self) -> SocketAddr {
         self.listener.local_addr()
@@ -719,7 +719,7 @@ impl Listener {
             .transpose()
     }
 
-    /// The next connection; none if none comes before the time is over.
+    /// Returns the next connection; none if none comes before the time is over.
     ///
     /// # Errors
     /// As [`Listener::accept`].

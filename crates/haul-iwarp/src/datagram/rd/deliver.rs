@@ -120,15 +120,15 @@ impl RdQp {
         }
     }
 
-    /// What [`super::RdArrived`] named is placed.
+    /// Notes that what [`super::RdArrived`] named is placed.
     pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
         if let Some(pending) = self.pending.take() {
             self.count(now, memory, pending);
         }
     }
 
-    /// What [`super::RdArrived`] named could not be placed: its tag was withdrawn meanwhile. The
-    /// sender is refused, as it would have been a moment later.
+    /// Notes that what [`super::RdArrived`] named could not be placed: its tag was withdrawn
+    /// meanwhile. The sender is refused, as it would have been a moment later.
     pub fn handle_memory_gone(&mut self, now: Time) {
         let Some(pending) = self.pending.take() else {
             return;

@@ -104,7 +104,7 @@ enum State {
 /// sender tries.
 const SILENCE_NS_MAX: u64 = 60 * SECOND_NS;
 impl RdQp {
-    /// A queue pair that is open for everybody.
+    /// Makes a queue pair that is open for everybody.
     #[must_use]
     pub fn new(config: RdConfig) -> Self {
         let config = RdConfig {
@@ -195,8 +195,8 @@ impl RdQp {
         Ok(())
     }
 
-    /// There are receives again, in the shared queue or here: the peer that waits for longest is
-    /// told.
+    /// Notes that there are receives again, in the shared queue or here: the peer that waits for
+    /// longest is told.
     pub fn handle_receives(&mut self, now: Time) {
         while let Some(id) = self.starved.pop_front() {
             let Some(peer) = self.peers[id as usize].as_deref_mut() else {
@@ -321,9 +321,9 @@ impl RdQp {
         }
     }
 
-    /// The path to a host carries no more than this many bytes of UDP payload. That is remembered
-    /// for ten minutes. Peers there with whom longer ones were agreed on are met anew: requests
-    /// that were begun end as flushed.
+    /// Notes that the path to a host carries no more than this many bytes of UDP payload. That is
+    /// remembered for ten minutes. Peers there with whom longer ones were agreed on are met anew:
+    /// requests that were begun end as flushed.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         let octets = octets.max(DATAGRAM_MIN.into());
         self.paths.note(now, host, octets);
@@ -339,7 +339,7 @@ impl RdQp {
         }
     }
 
-    /// Time has passed.
+    /// Handles the timeout that [`RdQp::poll_timeout`] named.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
@@ -357,7 +357,8 @@ impl RdQp {
 
     // ---- outputs
 
-    /// The next datagram to be sent, its header in `out`, which has room for [`RD_HEADER_MAX`].
+    /// Returns the next datagram to be sent, its header in `out`, which has room for
+    /// [`RD_HEADER_MAX`].
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -389,12 +390,12 @@ impl RdQp {
         }
     }
 
-    /// What has happened, oldest first.
+    /// Returns the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<RdEvent> {
         self.events.pop_front()
     }
 
-    /// When [`RdQp::handle_timeout`] is to be called.
+    /// Returns when [`RdQp::handle_timeout`] is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let &(at, _) = self.timers.first()?;
@@ -403,19 +404,19 @@ impl RdQp {
 
     // ---- getters
 
-    /// Counters.
+    /// Returns the counters.
     #[must_use]
     pub fn stats(&self) -> RdStats {
         self.stats
     }
 
-    /// Peers that are known or being called.
+    /// Returns how many peers are known or being called.
     #[must_use]
     pub fn peer_count(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether `peer` and this end know each other.
+    /// Returns whether `peer` and this end know each other.
     #[must_use]
     pub fn is_up(&self, peer: Remote) -> bool {
         let id = self.index.get(&peer);
@@ -423,8 +424,8 @@ impl RdQp {
         peer.is_some_and(Peer::is_known)
     }
 
-    /// Bytes of memory that a peer takes now, but for its entries in the queue pair's ordered
-    /// lists.
+    /// Returns the bytes of memory that a peer takes now, but for its entries in the queue pair's
+    /// ordered lists.
     #[must_use]
     pub fn peer_bytes(&self, peer: Remote) -> Option<usize> {
         let id = self.index.get(&peer)?;
@@ -432,7 +433,7 @@ impl RdQp {
         Some(size_of::<Peer>() + peer.heap_bytes())
     }
 
-    /// The same of all peers; looks at each of them.
+    /// Returns the bytes of memory of all peers; looks at each of them.
     #[must_use]
     pub fn peers_bytes(&self) -> usize {
         let peers = self.peers.iter().flatten();

@@ -204,6 +204,7 @@ pub struct RdTransmit {
 
 /// Counters since the queue pair was made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct RdStats {
     /// Packets of data sent, retransmissions included.
     pub sent: u64,

@@ -71,7 +71,7 @@ pub struct Ud {
 const REPORT_NS: u64 = SECOND_NS;
 
 impl Ud {
-    /// A queue pair that may send and receive at once.
+    /// Makes a queue pair that may send and receive at once.
     #[must_use]
     pub fn new(config: UdConfig) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Ud {
 
     // ---- what happened
 
-    /// A datagram is not one, or not whole.
+    /// Counts a datagram that is not of this protocol, or not whole.
     pub fn handle_reject(&mut self, now: Time, from: SocketAddr, reject: Reject) -> Action {
         let reason = match reject {
             Reject::Foreign => Reason::Foreign,
@@ -107,7 +107,7 @@ impl Ud {
         self.drop(now, from, reason)
     }
 
-    /// A datagram has arrived.
+    /// Handles a datagram that has arrived.
     pub fn handle_datagram<M: Memory + ?Sized>(
         &mut self,
         now: Time,
@@ -157,7 +157,8 @@ impl Ud {
         Some((target, payload))
     }
 
-    /// The placement that was handed out last is done; or not, because the memory was gone.
+    /// Notes that the placement that was handed out last is done; or not, because the memory was
+    /// gone.
     pub fn handle_placed(&mut self, now: Time, is_placed: bool) {
         let Some((pending, len)) = self.pending.take() else {
             return;
@@ -170,19 +171,19 @@ impl Ud {
         }
     }
 
-    /// A tag is not valid any more.
+    /// Notes that a tag is not valid any more.
     pub fn handle_invalidated(&mut self, stag: Stag) {
         self.records
             .revoke_stag(&self.config, stag, &mut self.events);
     }
 
-    /// The path to a host carries no more than this many bytes of UDP payload. That is remembered
-    /// for ten minutes.
+    /// Notes that the path to a host carries no more than this many bytes of UDP payload. That is
+    /// remembered for ten minutes.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         self.sender.note_path(now, host, octets.max(DATAGRAM_MIN));
     }
 
-    /// Time has passed; call when [`Self::poll_timeout`] says so, or more often.
+    /// Notes that time has passed; call when [`Self::poll_timeout`] says so, or more often.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(wr) = self.reassembly.expire(now) {
             self.give_back(wr);
@@ -302,7 +303,7 @@ impl Ud {
 
     // ---- what is to be done
 
-    /// The next datagram to send: its header is in `out`, which has room for
+    /// Returns the next datagram to send: its header is in `out`, which has room for
     /// [`super::wire::DATA_HEADER_MAX`]. Hand what this gives to the socket before
     /// [`Self::poll_event`] says that requests are complete.
     pub fn poll_transmit<M: Memory + ?Sized>(
@@ -343,7 +344,7 @@ impl Ud {
         Some(start)
     }
 
-    /// The next datagram that is not DATA, whole, CRC included, in `out`;
+    /// Returns the next datagram that is not DATA, whole, CRC included, in `out`;
     /// [`super::wire::CONTROL_MAX`] bytes are enough but for probes. Gives destination and length.
     pub fn poll_control(&mut self, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
         let sent = self.controls.poll(&self.config, out);
@@ -351,12 +352,12 @@ impl Ud {
         sent
     }
 
-    /// The next thing that happened.
+    /// Returns the next event, oldest first.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::handle_timeout`] is wanted. It may be earlier than needed, never later.
+    /// Returns when [`Self::handle_timeout`] is wanted. It may be earlier than needed, never later.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.closed {
@@ -373,7 +374,7 @@ impl Ud {
 
     // ---- getters
 
-    /// What was counted.
+    /// Returns the counters.
     #[must_use]
     pub fn counters(&self) -> Counters {
         Counters {
@@ -391,12 +392,12 @@ impl Ud {
         self.records.validity(from, msg_id)
     }
 
-    /// What has arrived of all Write-Records that are closed and kept, or open.
+    /// Returns what has arrived of all Write-Records that are closed and kept, or open.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.records.iter()
     }
 
-    /// The oldest closed record that is kept, which is then not kept any more.
+    /// Returns the oldest closed record that is kept, which is then not kept any more.
     pub fn take_record(&mut self) -> Option<Record> {
         self.records.take()
     }

@@ -92,8 +92,8 @@ impl PartialEq for Ack<'_> {
 impl Eq for Ack<'_> {}
 
 impl<'a> Ack<'a> {
-    /// An ACK with `ranges` (start, end exclusive) of packets that are there beyond `cum`; those
-    /// after the first [`ACK_RANGES_MAX`] are left out.
+    /// Makes an ACK with `ranges` (start, end exclusive) of packets that are there beyond `cum`;
+    /// those after the first [`ACK_RANGES_MAX`] are left out.
     #[must_use]
     pub fn new(
         cum: Psn,
@@ -111,7 +111,8 @@ impl<'a> Ack<'a> {
         }
     }
 
-    /// The ranges: start, end exclusive. Their order and sense are for the receiver to judge.
+    /// Returns the ranges: start, end exclusive. Their order and sense are for the receiver to
+    /// judge.
     pub fn ranges(&self) -> impl Iterator<Item = (Psn, Psn)> + use<'a> {
         let (wire, given): (&'a [u8], &'a [_]) = match self.ranges {
             Ranges::Wire(octets) => (octets, &[]),
@@ -413,7 +414,7 @@ impl<'a> Body<'a> {
         })
     }
 
-    /// The type that the shim has to have.
+    /// Returns the type that the shim has to have.
     #[must_use]
     pub const fn kind(&self) -> Kind {
         match self {

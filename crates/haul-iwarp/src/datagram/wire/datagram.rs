@@ -76,8 +76,8 @@ impl<'a> Datagram<'a> {
 /// Bytes of a datagram from which [`sender`] can be told.
 pub const SENDER_LEN: usize = 16;
 
-/// Queue pair and epoch of who has sent a datagram that begins so; the network quotes no more than
-/// its beginning when it complains of it. None if it is not of this protocol.
+/// Returns the queue pair and epoch of the sender of a datagram that begins so; the network quotes
+/// no more than its beginning when it complains of it. None if it is not of this protocol.
 #[must_use]
 pub fn sender(start: &[u8; SENDER_LEN]) -> Option<(u32, u32)> {
     (start[0] == PROTOCOL).then(|| (be32(start, 8), be32(start, 12)))

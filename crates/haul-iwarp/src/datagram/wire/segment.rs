@@ -49,7 +49,7 @@ impl Opcode {
         }
     }
 
-    /// The queue of an untagged operation (RFC 5040 §4.3); none is tagged.
+    /// Returns the queue of an untagged operation (RFC 5040 §4.3); none is tagged.
     #[must_use]
     pub const fn queue(self) -> Option<u32> {
         use rdmap::Opcode as Rdmap;
@@ -118,7 +118,7 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// The immediate data of a Write-Record that has some.
+    /// Returns the immediate data of a Write-Record that has some.
     #[must_use]
     pub fn immediate(&self) -> Option<u64> {
         if self.opcode != Opcode::WriteRecordImmediate {

@@ -97,7 +97,7 @@ impl Flags {
     /// A response: the message number is the request's.
     pub const RESP: Self = Self(0x0100);
 
-    /// Both.
+    /// Returns the union of both.
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
@@ -109,7 +109,7 @@ impl Flags {
         if is_so { self.with(other) } else { self }
     }
 
-    /// Whether all of `other` are set.
+    /// Returns whether all of `other` are set.
     #[must_use]
     pub const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -123,13 +123,13 @@ macro_rules! serial {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The number `n` further.
+            /// Returns the number `n` further.
             #[must_use]
             pub const fn plus(self, n: u32) -> Self {
                 Self(self.0.wrapping_add(n))
             }
 
-            /// How far this number is past `other`; negative if it is before it (RFC 1982).
+            /// Returns how far this number is past `other`; negative if it is before it (RFC 1982).
             #[must_use]
             pub const fn past(self, other: Self) -> i32 {
                 self.0.wrapping_sub(other.0).cast_signed()
@@ -261,25 +261,25 @@ impl<'a> Ext<'a> {
         Self(octets)
     }
 
-    /// How many there are.
+    /// Returns how many there are.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.0.len() / 4
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// A word.
+    /// Returns a word.
     #[must_use]
     pub fn word(&self, at: usize) -> Option<u32> {
         (at < self.len()).then(|| be32(self.0, at * 4))
     }
 
-    /// All words.
+    /// Returns all words.
     pub fn words(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         self.0
             .as_chunks::<4>()
@@ -288,7 +288,7 @@ impl<'a> Ext<'a> {
             .map(|word| u32::from_be_bytes(*word))
     }
 
-    /// The words from `at` on; none if there are fewer.
+    /// Returns the words from `at` on; none if there are fewer.
     #[must_use]
     pub fn from(&self, at: usize) -> Self {
         Self(self.0.get(at * 4..).unwrap_or(&[]))

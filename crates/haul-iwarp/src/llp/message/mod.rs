@@ -75,13 +75,13 @@ pub struct Datagram {
 }
 
 impl Datagram {
-    /// The CRC; `digest` is over header slot and payload.
+    /// Returns the CRC; `digest` is over header slot and payload.
     #[must_use]
     pub fn trailer(&self, digest: Crc32c) -> [u8; CRC_LEN] {
         digest.to_wire()
     }
 
-    /// Bytes of the message.
+    /// Returns the length of the message, in bytes.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         self.segment.header_len + self.segment.payload_len as usize + CRC_LEN
@@ -157,7 +157,8 @@ enum Delivery {
 }
 
 impl MessageConnection {
-    /// The initiator's end: the lower layer is connected, the request is the first to be sent.
+    /// Makes the initiator's end: the lower layer is connected, the request is the first to be
+    /// sent.
     ///
     /// # Errors
     /// The private data does not fit.
@@ -168,7 +169,7 @@ impl MessageConnection {
         Ok(connection)
     }
 
-    /// The responder's end: the request is the first to be received.
+    /// Makes the responder's end: the request is the first to be received.
     #[must_use]
     pub fn listen(now: Time, config: MessageConfig) -> Self {
         Self::new(now, config, Phase::AwaitRequest)
@@ -257,9 +258,9 @@ impl MessageConnection {
         digest.to_wire() == *crc
     }
 
-    /// Message `index` has arrived, possibly before others and possibly again; it was verified. Of
-    /// its bytes only headers are read. If there is an answer, put the payload there and call
-    /// [`Self::handle_placed`].
+    /// Notes that message `index` has arrived, possibly before others and possibly again; it was
+    /// verified. Of its bytes only headers are read. If there is an answer, put the payload there
+    /// and call [`Self::handle_placed`].
     pub fn handle_message(
         &mut self,
         now: Time,
@@ -320,7 +321,7 @@ impl MessageConnection {
         None
     }
 
-    /// The payload of the message is in its place.
+    /// Notes that the payload of the message is in its place.
     pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
         if let Some((index, delivery, _)) = self.placing.take() {
             self.enqueue(memory, index, delivery);
@@ -328,7 +329,7 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// A placement could not be carried out: the memory was withdrawn meanwhile.
+    /// Notes that a placement could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
         if let Some((_, _, target)) = self.placing.take() {
             self.qp.charge_placement(target);
@@ -342,7 +343,7 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile.
+    /// Notes that the payload of a segment cannot be sent: its memory was withdrawn meanwhile.
     pub fn handle_payload_gone(&mut self, now: Time, payload: Payload) {
         self.qp.charge_payload(payload);
         self.refuse(Violation::WITHDRAWN, &[], 0);
@@ -491,7 +492,7 @@ impl MessageConnection {
         self.qp.open();
     }
 
-    /// Messages below `index` are acknowledged: their payload is not needed any more.
+    /// Notes that messages below `index` are acknowledged: their payload is not needed any more.
     pub fn handle_released(&mut self, now: Time, index: u64) {
         self.release(index);
         self.settle(now);
@@ -506,7 +507,7 @@ impl MessageConnection {
         self.qp.release(segments);
     }
 
-    /// The peer has closed the lower layer.
+    /// Notes that the peer has closed the lower layer.
     pub fn handle_eof(&mut self, now: Time) {
         let expected = self.peer_finished || self.qp.state() == State::Finished;
         if expected || self.qp.state() == State::Terminating {
@@ -517,7 +518,7 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// The lower layer is broken.
+    /// Notes that the lower layer is broken.
     pub fn handle_lost(&mut self, now: Time) {
         self.qp.fail(Error::Lost);
         self.settle(now);
@@ -532,7 +533,7 @@ impl MessageConnection {
         Some(*index)
     }
 
-    /// The next segment, its header written to `header`.
+    /// Returns the next segment, its header written to `header`.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -587,20 +588,20 @@ impl MessageConnection {
         Some(Repeat::Datagram(self.datagram(&emission)))
     }
 
-    /// How far the queue pair is.
+    /// Returns how far the queue pair is.
     #[must_use]
     pub fn state(&self) -> State {
         self.qp.state()
     }
 
-    /// What the peer's Terminate said, if it sent one.
+    /// Returns what the peer's Terminate said, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
         self.qp.peer_terminate()
     }
 
-    /// Messages that have arrived while one before them was missing, and that are complete but for
-    /// that.
+    /// Returns how many messages have arrived while one before them was missing, and that are
+    /// complete but for that.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()

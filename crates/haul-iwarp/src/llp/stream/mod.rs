@@ -59,7 +59,7 @@ pub struct StreamConnection {
 }
 
 impl StreamConnection {
-    /// The initiator's end: the stream is connected, the request is the first to be sent.
+    /// Makes the initiator's end: the stream is connected, the request is the first to be sent.
     ///
     /// # Errors
     /// The private data does not fit.
@@ -69,7 +69,7 @@ impl StreamConnection {
         Ok(Self::new(now, config, startup, frame))
     }
 
-    /// The responder's end: the request is the first to be received.
+    /// Makes the responder's end: the request is the first to be received.
     #[must_use]
     pub fn listen(now: Time, config: StreamConfig) -> Self {
         Self::new(now, config, Startup::accept(), Vec::new())
@@ -95,7 +95,7 @@ impl StreamConnection {
         }
     }
 
-    /// Bytes of the stream have arrived.
+    /// Takes bytes of the stream that have arrived.
     pub fn handle_bytes(&mut self, now: Time, memory: &mut impl Memory, bytes: &[u8]) -> Received {
         let mut at = 0;
         if self.startup.is_some() {
@@ -213,12 +213,12 @@ impl StreamConnection {
         }
     }
 
-    /// `len` bytes of payload were placed, or staged, and run through the digest.
+    /// Notes that `len` bytes of payload were placed, or staged, and run through the digest.
     pub fn handle_placed(&mut self, len: u32) {
         self.rx.placed(len);
     }
 
-    /// The stage was copied to its place.
+    /// Notes that the stage was copied to its place.
     pub fn handle_unstaged(&mut self, now: Time, memory: &mut impl Memory) {
         if self.unstaging.take().is_some() {
             self.deliver(memory);
@@ -226,7 +226,7 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// A placement could not be carried out: the memory was withdrawn meanwhile.
+    /// Notes that a placement could not be carried out: the memory was withdrawn meanwhile.
     pub fn handle_memory_gone(&mut self, now: Time) {
         let staged = self.unstaging.take();
         let placement = staged.unwrap_or_else(|| self.rx.placement());
@@ -241,9 +241,9 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// The payload of a segment cannot be sent: its memory was withdrawn meanwhile. Where the FPDU
-    /// has `begun` to leave, no Terminate can follow: close the stream in a way that the peer
-    /// notices.
+    /// Notes that the payload of a segment cannot be sent: its memory was withdrawn meanwhile.
+    /// Where the FPDU has `begun` to leave, no Terminate can follow: close the stream in a way that
+    /// the peer notices.
     pub fn handle_payload_gone(&mut self, now: Time, payload: Payload, begun: bool) {
         self.qp.charge_payload(payload);
         if begun {
@@ -254,19 +254,19 @@ impl StreamConnection {
         self.settle(now);
     }
 
-    /// The CRC of the FPDU that is being received, to be continued over its payload.
+    /// Returns the CRC of the FPDU that is being received, to be continued over its payload.
     pub fn digest(&mut self) -> &mut Crc32c {
         self.rx.digest()
     }
 
-    /// FPDUs below `index` ([`Segment::index`]) are in the hands of a lower layer that does not
-    /// need the payload any more: it has copied it, or it is acknowledged.
+    /// Notes that FPDUs below `index` ([`Segment::index`]) are in the hands of a lower layer that
+    /// does not need the payload any more: it has copied it, or it is acknowledged.
     pub fn handle_released(&mut self, now: Time, index: u64) {
         self.qp.release(index);
         self.settle(now);
     }
 
-    /// The path's segment size has changed.
+    /// Notes that the path's segment size has changed.
     pub fn handle_emss(&mut self, emss: u32) {
         let old = mulpdu(self.config.emss, self.markers_out());
         self.config.emss = emss;
@@ -281,7 +281,7 @@ impl StreamConnection {
         self.params.is_some_and(|params| params.markers_out)
     }
 
-    /// The peer has closed its half of the stream.
+    /// Notes that the peer has closed its direction of the stream.
     pub fn handle_eof(&mut self, now: Time) {
         if self.startup.take().is_some() {
             let refused_revision = self.is_initiator && self.config.revision == 2;
@@ -306,21 +306,21 @@ impl StreamConnection {
         self.qp.may_end() || self.is_initiator && !self.qp.has_sent()
     }
 
-    /// The stream is broken.
+    /// Notes that the stream is broken.
     pub fn handle_lost(&mut self, now: Time) {
         self.startup = None;
         self.qp.fail(Error::Lost);
         self.settle(now);
     }
 
-    /// A start-up frame to be sent before any FPDU: appends it to `out`.
+    /// Appends a start-up frame, which is sent before any FPDU, to `out`.
     pub fn poll_startup(&mut self, out: &mut Vec<u8>) -> bool {
         let frame = std::mem::take(&mut self.frame);
         out.extend_from_slice(&frame);
         !frame.is_empty()
     }
 
-    /// The next FPDU, its header written to `header`.
+    /// Returns the next FPDU, its header written to `header`.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -348,13 +348,13 @@ impl StreamConnection {
         Some(fpdu)
     }
 
-    /// How far the queue pair is.
+    /// Returns how far the queue pair is.
     #[must_use]
     pub fn state(&self) -> State {
         self.qp.state()
     }
 
-    /// What the peer's Terminate said, if it sent one.
+    /// Returns what the peer's Terminate said, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
         self.qp.peer_terminate()

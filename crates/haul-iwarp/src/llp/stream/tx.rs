@@ -31,7 +31,7 @@ pub struct Trailer {
 }
 
 impl Trailer {
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         &self.octets[..self.len]
@@ -63,15 +63,16 @@ impl Fpdu {
         }
     }
 
-    /// Padding and CRC. `digest` is over header slot and payload, and is continued over the
-    /// padding; if the CRC is not in use it does not matter.
+    /// Returns the padding and the CRC. `digest` is over header slot and payload, and is continued
+    /// over the padding; if the CRC is not in use it does not matter.
     #[must_use]
     pub fn trailer(&self, mut digest: Crc32c) -> Trailer {
         digest.update(&[0; 3][..self.pad]);
         self.trailer_of(digest)
     }
 
-    /// Padding and CRC, where `digest` is over all pieces, padding and markers included.
+    /// Returns the padding and the CRC, where `digest` is over all pieces, padding and markers
+    /// included.
     #[must_use]
     pub fn trailer_of(&self, digest: Crc32c) -> Trailer {
         let mut octets = [0; TRAILER_MAX];
@@ -84,7 +85,7 @@ impl Fpdu {
         }
     }
 
-    /// Bytes in the stream, markers included.
+    /// Returns the length in the stream, in bytes, markers included.
     #[must_use]
     pub fn wire_len(&self) -> u64 {
         if !self.markers {
@@ -97,7 +98,7 @@ impl Fpdu {
         pieces.position + CRC_LEN as u64 - self.position
     }
 
-    /// The FPDU in parts; after the last of them comes the CRC.
+    /// Returns the FPDU in parts; after the last of them comes the CRC.
     #[must_use]
     pub fn pieces(&self) -> Pieces<'_> {
         let leads = self.markers && self.position.is_multiple_of(MARKER_SPACING);
