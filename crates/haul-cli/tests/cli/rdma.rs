@@ -339,7 +339,7 @@ fn what_makes_no_sense_is_refused_with_one_line() {
         ("--qp rd --max-rate 1Gbit", 2, "and take none"),
         ("--qp ud --idle-qps 10", 2, "idle"),
         ("--qp ud --channel udt", 2, "neither over UDT"),
-        ("--path-mtu 1500", 2, "datagram services only"),
+        ("--path-mtu 1500", 2, "only datagram services"),
         ("--qp ud --test lat --qps 2", 2, "one queue pair"),
     ] {
         let flags = format!("{flags} --json");

@@ -473,7 +473,7 @@ fn what_cannot_be_reached_is_told_with_the_hop() {
     let ended = send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
     let named = format!("gateway {hops} does not allow it");
     assert!(ended.stderr.contains(&named), "{}", ended.stderr);
-    send(&through(&[&there, &relay]), &server.at("")).failed(5, "not on this gateway's list");
+    send(&through(&[&there, &relay]), &server.at("")).failed(5, "not in `next`");
     // What makes no sense.
     let file = text(&place.client("file"));
     let udt = ["send", "--gateway", &hops, "--channel", "udt", &file, "h:"];
