@@ -16,7 +16,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-readonly KINDS=(tcp udt iwarp/udt iwarp/tcp udp)
+readonly KINDS=(tcp iwarp/udt)
 readonly CONTROL=7400 CHANNEL=7500 LISTENER=7600 SERVER=5201
 # The processes inside the lab inherit these.
 export rounds=${rounds:-3} seconds=${seconds:-10} streams=${streams:-1} haul=${haul:-target/release/haul} dir=${dir:-}

@@ -87,7 +87,7 @@ listen = "$GATEWAY"
 anonymous = true
 exit = ["$THERE"]
 [[channel]]
-kind = "iwarp/tcp"
+kind = "tcp"
 listen = "$THERE:0"
 CONFIGURATION
   "${there[@]}" "$haul" gateway run "$work/gateway.toml" >"$work/gateway.log" 2>&1 </dev/null &
@@ -149,7 +149,7 @@ client() {
   local under=("$haul" run --json --report="$run/client.json")
   case $mode in
     both | client) before=("${under[@]}" --) ;;
-    gateway) before=("${under[@]}" --gateway "$GATEWAY" --gateway-channel iwarp/tcp --) ;;
+    gateway) before=("${under[@]}" --gateway "$GATEWAY" --gateway-channel tcp --) ;;
   esac
   timeout "$PATIENCE" "${as[@]}" "${before[@]}" "$@"
 }

@@ -242,9 +242,9 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_may_use_the_transports_of_the_engine_and_its_protocol_may_not() {
+    fn tests_of_a_gateway_may_use_the_software_rnic_and_those_of_its_protocol_may_not() {
         let path = Some("crates/haul-soft");
-        let gateway = package("haul-gateway", "haul-soft", None, path);
+        let gateway = package("haul-gateway", "haul-soft", Some("dev"), path);
         assert!(check_package(&gateway).is_empty());
         let other = package("haul-xsp", "haul-soft", Some("dev"), path);
         assert_eq!(check_package(&other).len(), 1);

@@ -285,8 +285,7 @@ pub(crate) struct Through {
     /// without its extension]
     #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
     pub(crate) gateway_key: Option<Key>,
-    /// Data channels to try, in order of preference: tcp, udp, udt, iwarp/tcp, iwarp/udt, verbs
-    /// [default: as for routes]
+    /// Data channels to try, in order of preference: iwarp/udt, tcp, verbs [default: as for routes]
     #[arg(
         long,
         requires = "gateway",

@@ -63,9 +63,7 @@ pub(crate) fn of_channel(kind: ChannelKind, name: Option<&str>) -> Result<Device
             .map_err(text)
     };
     match (kind, name) {
-        (ChannelKind::IwarpTcp, _) => soft("soft-tcp"),
         (ChannelKind::IwarpUdt, _) => soft("soft-udt"),
-        (ChannelKind::Udp, _) => soft("soft-udp"),
         (ChannelKind::Verbs, Some(name)) => {
             let devices = haul_ibv::Ibv::load().devices();
             devices
@@ -76,7 +74,7 @@ pub(crate) fn of_channel(kind: ChannelKind, name: Option<&str>) -> Result<Device
         (ChannelKind::Verbs, None) => {
             Err("it needs the name of a device (haul devices)".to_owned())
         }
-        (ChannelKind::Tcp | ChannelKind::Udt, _) => Err(format!("{kind} takes no device")),
+        (ChannelKind::Tcp, _) => Err(format!("{kind} takes no device")),
     }
 }
 

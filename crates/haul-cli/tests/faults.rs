@@ -243,8 +243,8 @@ fn a_door_without_descriptors_lets_connections_wait_and_takes_them_when_there_ar
 
 #[test]
 fn a_far_end_without_descriptors_refuses_with_a_line_and_recovers() {
-    let far = far_gateway("iwarp/tcp", "");
-    let near = near_gateway("iwarp/tcp", far.sessions_at(), echo_server());
+    let far = far_gateway("tcp", "");
+    let near = near_gateway("tcp", far.sessions_at(), echo_server());
     let (door, counts) = (near.door_at(), Counts(&far));
     let transfer = Transfer::start(door);
     // Nothing is free below the standard streams, whatever was closed before.
@@ -254,7 +254,7 @@ fn a_far_end_without_descriptors_refuses_with_a_line_and_recovers() {
     let line = far.said("Too many open files");
     assert!(line.ends_with("refused"), "{line}");
     // Nor can anybody come in who is new, and who waits gets in at last.
-    let another = near_gateway("iwarp/tcp", far.sessions_at(), echo_server());
+    let another = near_gateway("tcp", far.sessions_at(), echo_server());
     let waits = std::thread::spawn({
         let door = another.door_at();
         move || ask(door)
@@ -285,14 +285,14 @@ fn a_session_that_does_not_fit_into_memory_is_refused_and_others_go_on() {
 
 #[test]
 fn where_the_system_gives_no_memory_a_session_is_refused_and_the_gateway_lives() {
-    let far = far_gateway("udt", "");
-    let near = near_gateway("udt", far.sessions_at(), echo_server());
+    let far = far_gateway("tcp", "");
+    let near = near_gateway("tcp", far.sessions_at(), echo_server());
     let transfer = Transfer::start(near.door_at());
     let counts = Counts(&far);
     // The address space of a thread's stack, and not that of a session.
     let size = counts.status("VmSize:") << 10;
     counts.limit("as", &(size + (12 << 20)).to_string());
-    let another = near_gateway("udt", far.sessions_at(), echo_server());
+    let another = near_gateway("tcp", far.sessions_at(), echo_server());
     let refused = ask(another.door_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     // The client's reset may overtake the line.
@@ -305,7 +305,7 @@ fn where_the_system_gives_no_memory_a_session_is_refused_and_the_gateway_lives()
 
 #[test]
 fn a_receiver_that_is_slow_holds_its_sender_back_and_fills_no_memory() {
-    for kind in ["tcp", "udt", "udp", "iwarp/udt"] {
+    for kind in ["tcp", "iwarp/udt"] {
         let (sender, receiver) = std::sync::mpsc::channel();
         let sender = Mutex::new(sender);
         let server = serve(move |stream| sender.lock().unwrap().send(stream).unwrap());
@@ -331,11 +331,8 @@ fn a_receiver_that_is_slow_holds_its_sender_back_and_fills_no_memory() {
                 "{kind}: nobody takes it, and all is taken"
             );
         }
-        // Ring and arena, and what streams of UDT may hold.
-        let most = match kind {
-            "udt" => (16 + 33) << 20,
-            _ => 16 << 20,
-        };
+        // Ring and arena.
+        let most = 16 << 20;
         let slack = 4 << 20;
         for (gateway, before) in gateways.iter().zip(before) {
             let more = gateway.resident().saturating_sub(before);
@@ -409,8 +406,8 @@ fn ten_thousand_connections_that_come_and_go_leave_nothing() {
     if !has_sockets(4_000) {
         return;
     }
-    let far = far_gateway("iwarp/tcp", "");
-    let near = near_gateway("iwarp/tcp", far.sessions_at(), echo_server());
+    let far = far_gateway("tcp", "");
+    let near = near_gateway("tcp", far.sessions_at(), echo_server());
     let door = near.door_at();
     let run = |rounds: u64| {
         std::thread::scope(|scope| {

@@ -20,7 +20,6 @@ use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_extender::{Extender, RdmaListener};
 use haul_io::stream::Acceptor;
 use haul_io::tcp;
-use haul_soft::udt::plain;
 use haul_verbs::{Context, Device, cm};
 use haul_xsp::Directory;
 use haul_xsp::wire::NackStatus;
@@ -28,10 +27,10 @@ use haul_xsp::wire::NackStatus;
 use crate::admin::Admin;
 use crate::budget::MemoryPlan;
 use crate::caller::{Call, Caller, Party};
-use crate::channel::{Means, Network, udt_options};
+use crate::channel::{Means, Network};
 use crate::config::{self, ChannelKind, Config, HostPort, Listen, ListenerKind, Route};
 use crate::error::StartError;
-use crate::inbound::{self, DataListener};
+use crate::inbound;
 use crate::listener::{Arrival, Listener, OpenError};
 use crate::log::{Level, Log};
 use crate::path::Backend;
@@ -410,7 +409,7 @@ fn open(shared: &Arc<Shared>, listener: &config::Listener) -> Result<OpenListene
 fn networks(
     config: &Config,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
-) -> Result<(Vec<Network>, Vec<DataListener>), StartError> {
+) -> Result<(Vec<Network>, Vec<Acceptor>), StartError> {
     let mut kinds: Vec<(ChannelKind, Option<&Listen>)> = config
         .channels
         .iter()
@@ -445,26 +444,19 @@ fn network(
     kind: ChannelKind,
     device: impl Fn(ChannelKind, Option<&str>) -> Result<Device, String>,
     listen: Option<&Listen>,
-) -> Result<(Network, Option<DataListener>), String> {
+) -> Result<(Network, Option<Acceptor>), String> {
     let at = listen.map(|listen| listen.listen);
     let (means, address, data_listener) = match kind {
         ChannelKind::Tcp => {
             let acceptor = at.map(Acceptor::bind).transpose().map_err(text)?;
             let address = acceptor.as_ref().map(Acceptor::local_addr);
             let address = address.transpose().map_err(text)?;
-            (Means::Tcp, address, acceptor.map(DataListener::Tcp))
+            (Means::Tcp, address, acceptor)
         }
-        ChannelKind::Udt => {
-            let listener = at.map(|at| plain::Listener::bind(at, udt_options()));
-            let listener = listener.transpose().map_err(text)?;
-            let address = listener.as_ref().map(plain::Listener::local_addr);
-            let data_listener = listener.map(|listener| DataListener::Udt(Box::new(listener)));
-            (Means::Udt, address, data_listener)
-        }
-        _ => {
+        ChannelKind::IwarpUdt | ChannelKind::Verbs => {
             let name = listen.and_then(|listen| listen.device.as_deref());
             let context = device(kind, name)?.open().map_err(text)?;
-            let (means, address) = of_device(kind, context, at).map_err(text)?;
+            let (means, address) = of_device(context, at).map_err(text)?;
             (means, address, None)
         }
     };
@@ -479,13 +471,9 @@ fn network(
 
 /// Prepares a kind of data channel that uses queue pairs.
 fn of_device(
-    kind: ChannelKind,
     context: Context,
     at: Option<SocketAddr>,
 ) -> Result<(Means, Option<SocketAddr>), haul_verbs::Error> {
-    if kind == ChannelKind::Udp {
-        return Ok((Means::Datagram { context }, at));
-    }
     let events = context.create_event_channel()?;
     let listener = at.map(|at| context.listen(at, &events, BACKLOG));
     let listener = listener.transpose()?;

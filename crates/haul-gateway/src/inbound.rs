@@ -3,14 +3,11 @@
 mod data;
 
 use std::io;
-use std::net::IpAddr;
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller};
 use haul_io::stream::Acceptor;
-use haul_soft::udt::plain;
 use haul_verbs::cm::{CmEvent, EventChannel};
 use haul_xsp::SECOND_NS;
 
@@ -23,7 +20,7 @@ use crate::shared::{PENDING_PEERS_MAX, SessionCommand, Shared};
 use crate::thread::{Stop, Thread};
 use crate::watch::Watch;
 
-use data::{DataStream, PENDING_DATA_MAX, PendingData};
+use data::{Identified, PendingData};
 
 /// Bytes that a pending peer can take: a read, a message, and the send queue.
 const PENDING_PEER_BYTES: u64 = (64 << 10) + (1 << 20) + (256 << 10);
@@ -35,18 +32,12 @@ const ACCEPT_MAX: usize = 16;
 const SOON_NS: u64 = SECOND_NS / 100;
 
 /// Returns the bytes that unauthenticated peers can take: a partial message on each control
-/// connection, and the transport state of each data connection.
-pub(crate) fn pending_bytes(config: &Config) -> u64 {
-    let has = |kind| config.channels.iter().any(|channel| channel.kind == kind);
-    let control = match config.listen {
+/// connection.
+pub(crate) const fn pending_bytes(config: &Config) -> u64 {
+    match config.listen {
         Some(_) => PENDING_PEERS_MAX as u64 * PENDING_PEER_BYTES,
         None => 0,
-    };
-    let udt = match has(ChannelKind::Udt) {
-        true => PENDING_DATA_MAX as u64 * plain::GREETING_MEMORY_BYTES,
-        false => 0,
-    };
-    control + udt
+    }
 }
 
 /// Token families.
@@ -61,7 +52,7 @@ const PENDING: u64 = 3 << 60;
 pub(crate) fn open(
     shared: &Arc<Shared>,
     control: Option<Acceptor>,
-    listeners: Vec<DataListener>,
+    listeners: Vec<Acceptor>,
 ) -> io::Result<Thread> {
     let poller = Poller::new()?;
     for (token, network) in (NETWORK..).zip(&shared.networks) {
@@ -87,51 +78,10 @@ pub(crate) fn open(
     })
 }
 
-/// A listener for data connections that are byte streams.
-#[derive(Debug)]
-pub(crate) enum DataListener {
-    Tcp(Acceptor),
-    Udt(Box<plain::Listener>),
-}
-
-impl DataListener {
-    const fn kind(&self) -> ChannelKind {
-        match self {
-            Self::Tcp(_) => ChannelKind::Tcp,
-            Self::Udt(_) => ChannelKind::Udt,
-        }
-    }
-
-    fn accept(&mut self) -> io::Result<Option<(DataStream, IpAddr)>> {
-        match self {
-            Self::Tcp(acceptor) => {
-                let Some((stream, from)) = acceptor.accept()? else {
-                    return Ok(None);
-                };
-                prepare(&stream)?;
-                Ok(Some((DataStream::Tcp(stream), from.ip())))
-            }
-            Self::Udt(listener) => Ok(listener.accept()?.map(|stream| {
-                let from = stream.peer().ip();
-                (DataStream::Udt(stream.into()), from)
-            })),
-        }
-    }
-}
-
-impl AsFd for DataListener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(acceptor) => acceptor.as_fd(),
-            Self::Udt(listener) => listener.as_fd(),
-        }
-    }
-}
-
 struct InboundThread {
     shared: Arc<Shared>,
     control: Option<Watch<Acceptor>>,
-    listeners: Vec<Watch<DataListener>>,
+    listeners: Vec<Watch<Acceptor>>,
     pending: PendingData,
     poller: Poller,
     stop: Stop,
@@ -145,9 +95,7 @@ impl InboundThread {
         let mut events = Events::with_capacity(16);
         while !self.stop.is_set() {
             let now_ns = clock.now_ns();
-            for token in self.pending.handle_timeout(&self.poller, now_ns) {
-                self.receive(token);
-            }
+            self.pending.handle_timeout(&self.poller, now_ns);
             let again = self.listen(now_ns);
             let until = [again, self.pending.poll_timeout()];
             let until = until.into_iter().flatten().min();
@@ -184,12 +132,7 @@ impl InboundThread {
 
     fn receive(&mut self, token: u64) {
         if let Some(identified) = self.pending.receive(&self.poller, token) {
-            deliver(
-                &self.shared,
-                identified.kind,
-                identified.cookie,
-                identified.stream.into(),
-            );
+            deliver_stream(&self.shared, identified);
         }
     }
 
@@ -257,34 +200,29 @@ impl InboundThread {
     }
 
     fn accept_data(&mut self, index: usize, now_ns: u64) {
-        let Some(listener) = self.listeners.get_mut(index) else {
+        let Some(watch) = self.listeners.get(index) else {
             return;
         };
-        let listener = &mut listener.listener;
-        let kind = listener.kind();
         for _ in 0..ACCEPT_MAX {
-            let admitted = listener.accept().and_then(|accepted| match accepted {
-                Some((stream, from)) => self
-                    .pending
-                    .admit(&self.poller, now_ns, kind, stream, from)
-                    .map(Some),
-                None => Ok(None),
+            let admitted = watch.listener.accept().and_then(|accepted| {
+                let Some((stream, from)) = accepted else {
+                    return Ok(None);
+                };
+                prepare(&stream)?;
+                self.pending
+                    .admit(&self.poller, now_ns, stream, from.ip())
+                    .map(Some)
             });
             match admitted {
                 Ok(Some(identified)) => {
                     if let Some(identified) = identified {
-                        deliver(
-                            &self.shared,
-                            identified.kind,
-                            identified.cookie,
-                            identified.stream.into(),
-                        );
+                        deliver_stream(&self.shared, identified);
                     }
                 }
                 Ok(None) => return,
                 Err(error) => {
                     let text = format!(
-                        "cannot accept {kind} data connections: {error}; they wait in the kernel"
+                        "cannot accept tcp data connections: {error}; they wait in the kernel"
                     );
                     return self.pause(now_ns, &text);
                 }
@@ -330,6 +268,11 @@ impl InboundThread {
         };
         self.shared.registers().notify_qp(kind, qp_num, news);
     }
+}
+
+fn deliver_stream(shared: &Shared, Identified { stream, cookie }: Identified) {
+    let connection = DataConnection::Tcp(stream);
+    deliver(shared, ChannelKind::Tcp, cookie, connection);
 }
 
 /// Hands a data connection to the session that expects its cookie. Any other connection is closed

@@ -27,7 +27,7 @@ const ADMIN: &str = "[admin]\nlisten = '127.0.0.1:0'";
 /// back.
 fn carrying(octets: usize) -> (Gateway, Gateway, TcpStream) {
     let (far, _) = exit_gateway(&format!("{ADMIN}\n"));
-    let route = format!("channels = ['iwarp/tcp']\n{ADMIN}");
+    let route = format!("channels = ['tcp']\n{ADMIN}");
     let near = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), &route).0;
     let mut stream = connect(near.listener_addrs()[0]);
     let sent = pattern(octets, 1);
@@ -163,7 +163,7 @@ fn metrics_are_openmetrics_and_say_what_the_page_says() {
         .map(|(_, value)| value)
         .sum();
     assert_eq!(limits, 1.0);
-    let channel = ("channel".to_owned(), "iwarp/tcp".to_owned());
+    let channel = ("channel".to_owned(), "tcp".to_owned());
     let lanes = samples
         .iter()
         .find(|((name, _), _)| name == "haul_segment_lanes");
@@ -307,7 +307,7 @@ fn the_page_shows_a_session_in_a_real_browser() {
         &session[..8],
         &hop,
         &program,
-        "iwarp/tcp",
+        "tcp",
         "Session opened here",
         "Nothing to move",
         "is open",

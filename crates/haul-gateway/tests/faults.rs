@@ -205,12 +205,12 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (near, near_lines) = start(&format!(
         "name = 'entry'\nanonymous = true\n{admin}\
          [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{other}'\n{forwards}\
-         [[route]]\nto = ['{other}']\nvia = ['{gated}']\nring = '4MiB'\nchannels = ['udt']\n\
+         [[route]]\nto = ['{other}']\nvia = ['{gated}']\nring = '4MiB'\nchannels = ['iwarp/udt']\n\
          [[route]]\nto = ['*']\nvia = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\n"
     ));
     let mut ports = vec![(far.listen_addr().unwrap(), HALF_OPEN)];
     for (kind, at) in far.channel_addrs() {
-        let is_tcp = ["tcp", "iwarp/tcp", "verbs"].contains(&&*kind.to_string());
+        let is_tcp = ["tcp", "verbs"].contains(&&*kind.to_string());
         ports.push((at, if is_tcp { HALF_OPEN } else { 0 }));
     }
     let listeners = near.listener_addrs().into_iter().skip(1);

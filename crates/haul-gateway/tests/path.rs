@@ -27,7 +27,7 @@ fn states(gateway: &Gateway) -> Vec<String> {
         .collect()
 }
 
-const CHANNEL: &str = "[[channel]]\nkind = 'iwarp/tcp'\nlisten = '127.0.0.1:0'\n";
+const CHANNEL: &str = "[[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n";
 
 #[test]
 fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
@@ -42,7 +42,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
     ));
     let (mut near, near_lines) = start(&format!(
         "name = 'near'\nanonymous = true\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
-         [[route]]\nto = ['*']\nvia = ['{}', '{}']\nring = '1MiB'\nchannels = ['iwarp/tcp']\n\
+         [[route]]\nto = ['*']\nvia = ['{}', '{}']\nring = '1MiB'\nchannels = ['tcp']\n\
          path = ['vlan id=12 rate=1Gb/s', 'dscp value=46']\n{}",
         echo_server(),
         middle.listen_addr().unwrap(),

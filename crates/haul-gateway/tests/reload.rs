@@ -158,7 +158,7 @@ fn exits_that_are_gone_are_closed_to_new_connections_only() {
     let exit = |exit: &str| {
         format!(
             "name = 'exit'\nlisten = '{ANY}'\nanonymous = true\nexit = [{exit}]\nring = '8MiB'\n\
-             [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+             [[channel]]\nkind = 'tcp'\nlisten = '{ANY}'\n"
         )
     };
     let mut far = Filed::start(&exit("'127.0.0.0/8'"));
@@ -194,7 +194,7 @@ fn keys_that_change_are_asked_of_new_sessions() {
     let exit = |key: &str| {
         format!(
             "name = 'exit'\nlisten = '{ANY}'\nexit = ['127.0.0.0/8']\nring = '8MiB'\n{key}\
-             [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+             [[channel]]\nkind = 'tcp'\nlisten = '{ANY}'\n"
         )
     };
     let mut far = Filed::start(&exit(&old));
@@ -231,7 +231,7 @@ fn a_route_that_is_ready_has_its_session_before_anybody_asks_and_again_when_it_w
     drop(reserved);
     let exit = format!(
         "name = 'exit'\nlisten = '{via}'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '8MiB'\n\
-         [[channel]]\nkind = 'iwarp/tcp'\nlisten = '{ANY}'\n"
+         [[channel]]\nkind = 'tcp'\nlisten = '{ANY}'\n"
     );
     let listeners = listener(ANY, echo_server());
     let mut near = Filed::start(&entry(&listeners, via, "ready = true"));

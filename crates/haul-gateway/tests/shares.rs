@@ -52,8 +52,7 @@ fn flood(to: SocketAddr) {
 /// `bulk` by one of class bulk.
 fn sharing(far: &Gateway, rate: &str, mode: &str, rest: SocketAddr, bulk: SocketAddr) -> Gateway {
     let via = far.listen_addr().unwrap();
-    let route =
-        format!("via = ['{via}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\nmode = '{mode}'");
+    let route = format!("via = ['{via}']\nring = '4MiB'\nchannels = ['tcp']\nmode = '{mode}'");
     let listener = "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'";
     start(&format!(
         "name = 'entry'\nanonymous = true\n{rate}\n[[class]]\nname = 'bulk'\nshare = 25\nrate = '40Mb/s'\n\

@@ -22,11 +22,11 @@ fn secret(path: &Path, text: &str) {
 fn pair(near: &str, far: &str, route: &str) -> ((Gateway, Lines), (Gateway, Lines)) {
     let far = start(&format!(
         "name = 'exit'\nlisten = '127.0.0.1:0'\nexit = ['127.0.0.0/8']\nring = '4MiB'\n{far}\n\
-         [[channel]]\nkind = 'iwarp/tcp'\nlisten = '127.0.0.1:0'\n"
+         [[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n"
     ));
     let near = start(&format!(
         "name = 'entry'\n{near}\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{}'\n\
-         [[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n{route}\n",
+         [[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['tcp']\n{route}\n",
         echo_server(),
         far.0.listen_addr().unwrap(),
     ));
@@ -229,12 +229,12 @@ fn a_certificate_that_is_read_again_counts_from_the_next_connection_on() {
     let config = |tls: &str| {
         format!(
             "name = 'exit'\nlisten = '127.0.0.1:0'\nexit = ['127.0.0.0/8']\nring = '8MiB'\n{tls}\n\
-             [[channel]]\nkind = 'iwarp/tcp'\nlisten = '127.0.0.1:0'\n"
+             [[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n"
         )
     };
     let mut far = Filed::start(&config(&old));
     let (near, near_lines) = start(&format!(
-        "name = 'entry'\n{near_tls}\n{listener}[[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['iwarp/tcp']\n",
+        "name = 'entry'\n{near_tls}\n{listener}[[route]]\nto = ['*']\nvia = ['{}']\nring = '4MiB'\nchannels = ['tcp']\n",
         far.gateway.listen_addr().unwrap(),
     ));
     assert_reset(near.listener_addrs()[0]);

@@ -52,20 +52,29 @@ fn the_ways_of_a_route_are_said_where_there_are_several() {
 }
 
 #[test]
-fn what_streams_of_udt_and_strangers_may_take_is_said() {
-    let channel = "[[channel]]\nkind = 'udt'\nlisten = '127.0.0.1:7401'\n";
+fn what_sessions_and_pending_peers_may_take_is_said() {
+    let channel = "[[channel]]\nkind = 'iwarp/udt'\nlisten = '127.0.0.1:7401'\n";
     let listen = "listen = '127.0.0.1:7400'\nexit = ['192.0.2.1']\nsessions = 2\nanonymous";
-    let text = GOOD.replacen("anonymous", listen, 1) + "channels = ['udt']\n" + channel;
+    let text = GOOD.replacen("anonymous", listen, 1) + channel;
     let (code, text, json) = check(&text);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "route to * takes 128 MiB of them, and up to 33 MiB for channels of kind udt; 6 to 8 fit\n",
-        "ends here takes 128 MiB of them, and up to 520 MiB for channels of kind udt; 1 to 8 fit\n",
+        "route to * takes 128 MiB of them; 8 fit\n",
+        "ends here takes 128 MiB of them; 8 fit\n",
         "MiB for peers that have not authenticated\n",
     ] {
         assert!(text.contains(part), "{part}{text}");
     }
     assert!(json["memory"]["strangers"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn a_removed_kind_of_data_channel_is_refused_with_its_replacement() {
+    let (code, text, json) = check(&format!("{GOOD}channels = ['udp']\n"));
+    assert_ne!(code, Some(0), "{text}");
+    let why = "data channel kind 'udp' was removed; use 'iwarp/udt'";
+    assert!(text.contains(why), "{text}");
+    assert_eq!(json["ok"], false);
 }
 
 #[test]

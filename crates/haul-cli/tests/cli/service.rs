@@ -96,13 +96,13 @@ impl Drop for Gateway {
 }
 
 const FAR: &str = "name = 'far'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '8MiB'\n\
-                   [[channel]]\nkind = 'iwarp/tcp'\nlisten = '127.0.0.1:0'\n";
+                   [[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n";
 
 fn near(far: SocketAddr, to: SocketAddr, more: &str) -> String {
     format!(
         "name = 'near'\nanonymous = true\n[admin]\nlisten = '127.0.0.1:0'\n\
          [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{to}'\n\
-         [[route]]\nto = ['*']\nvia = ['{far}']\nring = '8MiB'\nchannels = ['iwarp/tcp']\n{more}\n"
+         [[route]]\nto = ['*']\nvia = ['{far}']\nring = '8MiB'\nchannels = ['tcp']\n{more}\n"
     )
 }
 

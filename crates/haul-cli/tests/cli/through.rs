@@ -10,7 +10,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use crate::common::{Gateway, member};
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
 
-const KIND: &str = "iwarp/tcp";
+const KIND: &str = "iwarp/udt";
 const EXIT: &str = "exit = ['127.0.0.1']";
 
 fn last() -> Gateway {

@@ -5,9 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
-use haul_verbs::{
-    Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, Sources, WorkCompletion,
-};
+use haul_verbs::{Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, WorkCompletion};
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, SlabSeq, Time};
@@ -234,9 +232,7 @@ impl Fabric for Connected {
         len: u64,
         access: AccessFlags,
     ) -> Result<(Guard, Key), Lost> {
-        Ok(self
-            .work
-            .open(region, at, len, access, Sources::default())?)
+        Ok(self.work.open(region, at, len, access)?)
     }
 
     fn get(&mut self, get: Get) {

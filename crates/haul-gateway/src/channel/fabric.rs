@@ -6,9 +6,8 @@ use std::os::fd::BorrowedFd;
 
 use haul_io::stream::Stream;
 use haul_slab::{AccessFlags, Region, Registration};
-use haul_soft::udt::plain;
 use haul_verbs::cm::ConnectRequest;
-use haul_verbs::{Mr, Peer, RateLimit};
+use haul_verbs::{Mr, RateLimit};
 use haul_xsp::bag::plan::octets_in;
 use haul_xsp::bag::{Get, GetId, Put, PutId};
 use haul_xsp::wire::{ChanParams, Key};
@@ -100,8 +99,6 @@ pub(crate) enum News {
     Put(PutId, bool),
     /// The peer's writes of a slab are in place.
     Written(SlabSeq),
-    /// A peer has sent this cookie on a data channel.
-    Shown(ChanId, Peer, [u8; 16]),
     /// A data channel is up.
     Up,
     /// A data channel could not be opened.
@@ -131,12 +128,6 @@ pub(crate) trait Fabric: Debug + Send {
         true
     }
 
-    /// Prepares a channel that the peer asks for, and adds what the peer needs to `params`. Returns
-    /// its port if it is not the network's.
-    fn prepare(&mut self, _params: &mut ChanParams) -> Result<Option<u16>, Lost> {
-        Ok(None)
-    }
-
     /// Connects a data channel to which the peer has agreed.
     fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost>;
 
@@ -148,9 +139,6 @@ pub(crate) trait Fabric: Debug + Send {
         connection: DataConnection,
         news: &mut Vec<News>,
     ) -> Result<Option<u32>, Lost>;
-
-    /// Admits `peer`, whose cookie [`News::Shown`] has reported and the caller has verified.
-    fn admit(&mut self, _chan: ChanId, _peer: Peer, _news: &mut Vec<News>) {}
 
     /// Returns the queue pairs whose events come to [`Self::on_accepted`].
     fn qp_nums(&self) -> Vec<u32> {
@@ -222,8 +210,6 @@ pub(crate) enum DataConnection {
     Request(ConnectRequest),
     /// A TCP connection.
     Tcp(Stream),
-    /// A UDT connection.
-    Udt(Box<plain::Stream>),
 }
 
 /// Returns where the peer expects a data connection, and its cookie.

@@ -5,12 +5,11 @@
 //!
 //! Map: `fabric` the trait and its vocabulary · `network` the kinds that this gateway has · `open`
 //! makes the fabric of a kind · `proto` kinds on the wire · `connected` reliable connections of
-//! RDMA devices · `datagram` reliable datagrams of RDMA devices · `work` the reads and writes of
-//! both · `streams` byte streams, with `frame` their frames, `ledger` the requests of both ends,
-//! `flow` the directions of a stream, `pipe` TCP and UDT.
+//! RDMA devices, with `work` their reads and writes · `streams` TCP connections, with `frame`
+//! their frames, `ledger` the requests of both ends, `flow` the directions of a stream, `tcp` its
+//! socket.
 
 mod connected;
-mod datagram;
 mod fabric;
 mod flow;
 mod frame;
@@ -19,9 +18,9 @@ pub(crate) mod fuzzing;
 mod ledger;
 mod network;
 mod open;
-mod pipe;
 mod proto;
 mod streams;
+mod tcp;
 #[cfg(test)]
 mod tests;
 mod work;
@@ -31,6 +30,6 @@ pub(crate) use fabric::{
 };
 pub(crate) use frame::GET_BYTES_MAX;
 pub(crate) use network::{Means, Network};
-pub(crate) use open::{create_fabric, lane_bytes};
-pub(crate) use pipe::{Pipe, UNSENT_BYTES, prepare, udt_options};
+pub(crate) use open::create_fabric;
 pub(crate) use proto::{kind, proto};
+pub(crate) use tcp::{UNSENT_BYTES, prepare};

@@ -23,10 +23,6 @@ pub(crate) struct Network {
 pub(crate) enum Means {
     /// TCP connections.
     Tcp,
-    /// UDT connections.
-    Udt,
-    /// Reliable datagrams of an RDMA device.
-    Datagram { context: Context },
     /// Connections of an RDMA device.
     Connected {
         context: Context,

@@ -1,10 +1,11 @@
-//! Data channels that are byte streams. The reading end requests, and the response comes on any
+//! Data channels that are TCP connections. The reading end requests, and the response comes on any
 //! stream with room.
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller};
+use haul_io::stream::Stream;
 use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
@@ -14,7 +15,7 @@ use super::fabric::{CONNECT_NS, DataConnection, Fabric, Guard, Lost, News, Wante
 use super::flow::{Inlet, Outlet, Sent};
 use super::frame::{Frame, PIECE_BYTES};
 use super::ledger::Ledger;
-use super::pipe::Pipe;
+use super::tcp;
 use crate::config::ChannelKind;
 
 /// Bytes that one stream may bring, and all may send, before others are served.
@@ -22,10 +23,10 @@ const TURN_BYTES: usize = 2 << 20;
 
 /// A data channel: a byte stream.
 #[derive(Debug)]
-struct Lane<P> {
+struct Lane {
     chan: ChanId,
     number: u64,
-    pipe: P,
+    stream: Stream,
     /// The deadline while this end connects.
     connecting: Option<Time>,
     out: Outlet,
@@ -34,14 +35,12 @@ struct Lane<P> {
     is_blocked: bool,
     /// Bytes may have arrived.
     is_ready: bool,
-    /// The transport has not run since the last send.
-    has_sent: bool,
     interest: Interest,
     /// Why it could not connect.
     failure: Option<String>,
 }
 
-impl<P: Pipe> Lane<P> {
+impl Lane {
     fn is_up(&self) -> bool {
         self.connecting.is_none()
     }
@@ -57,10 +56,9 @@ impl<P: Pipe> Lane<P> {
 
 /// Byte streams, and what they share.
 #[derive(Debug)]
-pub(super) struct Streams<P> {
-    kind: ChannelKind,
+pub(super) struct Streams {
     // Before what they place into.
-    lanes: Vec<Lane<P>>,
+    lanes: Vec<Lane>,
     /// There is no memory for more channels.
     wanted: Wanted,
     ledger: Ledger,
@@ -72,14 +70,13 @@ pub(super) struct Streams<P> {
     has_broken: bool,
 }
 
-impl<P: Pipe> Streams<P> {
+impl Streams {
     /// Creates the fabric without streams; at most as many as `wanted` follow. Reads go to `arena`.
-    pub(super) fn new(kind: ChannelKind, arena: &Region, wanted: Wanted) -> std::io::Result<Self> {
+    pub(super) fn new(arena: &Region, wanted: Wanted) -> std::io::Result<Self> {
         let seed = haul_io::random::bytes::<16>()?;
         let (words, _) = seed.as_chunks::<8>();
         let seed = [0, 1].map(|at: usize| words.get(at).copied().map_or(0, u64::from_ne_bytes));
         Ok(Self {
-            kind,
             lanes: Vec::new(),
             wanted,
             ledger: Ledger::new(arena, seed),
@@ -91,15 +88,15 @@ impl<P: Pipe> Streams<P> {
         })
     }
 
-    fn add(&mut self, mut lane: Lane<P>) -> Result<(), Lost> {
+    fn add(&mut self, lane: Lane) -> Result<(), Lost> {
         if self.lanes.len() == usize::from(self.wanted.lanes) {
             return Err(Lost("more channels than were asked for".to_owned()));
         }
         if let Some(limit) = self.wanted.lane_limit() {
-            lane.pipe.limit(limit)?;
+            lane.stream.limit_rate(limit.bits_per_second / 8)?;
         }
         self.poller
-            .add(lane.pipe.fd(), lane.number, lane.interest)?;
+            .add(lane.stream.as_fd(), lane.number, lane.interest)?;
         self.lanes.push(lane);
         Ok(())
     }
@@ -120,17 +117,6 @@ impl<P: Pipe> Streams<P> {
         Ok(())
     }
 
-    /// Runs transports of this process.
-    fn turn_pipes(&mut self, now: Time) -> Result<(), Lost> {
-        for lane in &mut self.lanes {
-            let is_due = lane.pipe.poll_timeout().is_some_and(|due| due <= now);
-            if lane.is_ready || is_due {
-                lane.turn_pipe()?;
-            }
-        }
-        Ok(())
-    }
-
     /// Completes or gives up connection attempts.
     fn connect_on(&mut self, now: Time, news: &mut Vec<News>) {
         let mut at = 0;
@@ -139,7 +125,7 @@ impl<P: Pipe> Streams<P> {
                 lane.failure
                     .get_or_insert_with(|| "nobody has answered".to_owned());
             } else if !lane.is_up() && lane.is_blocked {
-                match lane.pipe.is_connected() {
+                match tcp::is_connected(&lane.stream) {
                     Ok(is_connected) => lane.is_blocked = !is_connected,
                     Err(error) => lane.failure = Some(error.to_string()),
                 }
@@ -154,7 +140,7 @@ impl<P: Pipe> Streams<P> {
     fn fail(&mut self, at: usize, why: String, news: &mut Vec<News>) {
         let lane = self.lanes.remove(at);
         // It is closed by its drop.
-        let _ = self.poller.remove(lane.pipe.fd());
+        let _ = self.poller.remove(lane.stream.as_fd());
         news.push(News::Failed(lane.chan, why));
     }
 
@@ -187,23 +173,20 @@ impl<P: Pipe> Streams<P> {
             match lane.send(&mut self.ledger)? {
                 0 => idle += 1,
                 sent => {
-                    lane.has_sent = true;
                     left = left.saturating_sub(sent);
                     idle = 0;
                 }
             }
         }
         for lane in &mut self.lanes {
-            if std::mem::take(&mut lane.has_sent) {
-                lane.turn_pipe()?;
-            }
             // More to send than fits into one turn: the socket has room and reports it.
             let wants = Interest {
                 writable: lane.is_blocked || left == 0,
                 ..lane.wants()
             };
             if wants != lane.interest {
-                self.poller.modify(lane.pipe.fd(), lane.number, wants)?;
+                self.poller
+                    .modify(lane.stream.as_fd(), lane.number, wants)?;
                 lane.interest = wants;
             }
         }
@@ -211,31 +194,15 @@ impl<P: Pipe> Streams<P> {
     }
 }
 
-impl<P: Pipe> Lane<P> {
-    /// Runs the transport, if it is of this process.
-    fn turn_pipe(&mut self) -> Result<(), Lost> {
-        match self.pipe.turn() {
-            Ok(turned) => {
-                self.is_ready |= turned.is_readable;
-                self.is_blocked &= !turned.is_writable;
-                Ok(())
-            }
-            Err(error) if !self.is_up() => {
-                self.failure = Some(error.to_string());
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
+impl Lane {
     /// Receives as much as one turn allows.
     fn receive(&mut self, ledger: &mut Ledger, news: &mut Vec<News>) -> Result<(), Lost> {
         let mut left = TURN_BYTES;
         while self.is_ready && left > 0 {
-            let pipe = &mut self.pipe;
+            let stream = &self.stream;
             let count = self
                 .into
-                .turn(ledger, news, |part, rest| pipe.receive(part, rest))?;
+                .turn(ledger, news, |part, rest| tcp::receive(stream, part, rest))?;
             self.is_ready = count.is_some();
             left = left.saturating_sub(count.unwrap_or(0));
         }
@@ -250,8 +217,11 @@ impl<P: Pipe> Lane<P> {
         let mut sent = 0;
         // Nothing follows the cookie before the peer has confirmed it.
         while !self.is_blocked && (self.is_up() || self.out.is_amid()) {
-            let pipe = &mut self.pipe;
-            match self.out.turn(ledger, |head, part| pipe.send(head, part)) {
+            let stream = &self.stream;
+            match self
+                .out
+                .turn(ledger, |head, part| tcp::send(stream, head, part))
+            {
                 Ok(Sent::Some(count)) => sent += count,
                 Ok(Sent::Blocked) => self.is_blocked = true,
                 Ok(Sent::Nothing) => break,
@@ -269,26 +239,25 @@ impl<P: Pipe> Lane<P> {
     }
 }
 
-impl<P: Pipe> Fabric for Streams<P> {
+impl Fabric for Streams {
     fn kind(&self) -> ChannelKind {
-        self.kind
+        ChannelKind::Tcp
     }
 
     fn connect(&mut self, now: Time, params: &ChanParams) -> Result<(), Lost> {
         let (peer, cookie) = meeting_point(params)?;
-        let pipe = P::start(peer)?;
+        let stream = tcp::start(peer)?;
         self.next += 1;
         self.add(Lane {
             chan: params.chan,
             number: self.next,
-            pipe,
+            stream,
             connecting: Some(now.after(CONNECT_NS)),
             out: Outlet::new(&cookie),
             into: Inlet::new(true),
             is_blocked: true,
             is_ready: false,
             interest: Interest::BOTH,
-            has_sent: false,
             failure: None,
         })
     }
@@ -299,20 +268,20 @@ impl<P: Pipe> Fabric for Streams<P> {
         connection: DataConnection,
         news: &mut Vec<News>,
     ) -> Result<Option<u32>, Lost> {
-        let pipe =
-            P::admit(connection).ok_or_else(|| Lost("a connection of another kind".to_owned()))?;
+        let DataConnection::Tcp(stream) = connection else {
+            return Err(Lost("a connection of another kind".to_owned()));
+        };
         self.next += 1;
         self.add(Lane {
             chan,
             number: self.next,
-            pipe,
+            stream,
             connecting: None,
             out: Outlet::new(&Frame::Ready.emit()),
             into: Inlet::new(false),
             is_blocked: false,
             is_ready: true,
             interest: Interest::READ,
-            has_sent: false,
             failure: None,
         })?;
         news.push(News::Up);
@@ -325,23 +294,17 @@ impl<P: Pipe> Fabric for Streams<P> {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        let due = |lane: &Lane<P>| match lane.is_ready || lane.failure.is_some() {
+        let due = |lane: &Lane| match lane.is_ready || lane.failure.is_some() {
             true => Some(Time::default()),
-            false => [lane.connecting, lane.pipe.poll_timeout()]
-                .into_iter()
-                .flatten()
-                .min(),
+            false => lane.connecting,
         };
         self.lanes.iter().filter_map(due).min()
     }
 
     fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
         self.look()?;
-        let turned = self.turn_pipes(now);
         self.connect_on(now, news);
-        let moved = turned
-            .and_then(|()| self.receive(news))
-            .and_then(|()| self.send());
+        let moved = self.receive(news).and_then(|()| self.send());
         self.has_broken |= moved.is_err();
         moved
     }
@@ -359,7 +322,10 @@ impl<P: Pipe> Fabric for Streams<P> {
     }
 
     fn resent(&self) -> u64 {
-        self.lanes.iter().map(|lane| lane.pipe.resent()).sum()
+        self.lanes
+            .iter()
+            .map(|lane| tcp::resent(&lane.stream))
+            .sum()
     }
 
     fn open(
@@ -405,7 +371,7 @@ impl<P: Pipe> Fabric for Streams<P> {
 #[cfg(test)]
 mod tests {
     use haul_io::notify;
-    use haul_io::stream::{Acceptor, Stream};
+    use haul_io::stream::Acceptor;
     use haul_xsp::SECOND_NS;
     use haul_xsp::wire::{Address, Endpoint, Params, Proto};
 
@@ -413,13 +379,13 @@ mod tests {
 
     const NOW: Time = Time::from_ns(7);
 
-    fn fabric() -> Streams<Stream> {
+    fn fabric() -> Streams {
         let wanted = Wanted {
             lanes: 2,
             limit: None,
             pushes: false,
         };
-        Streams::new(ChannelKind::Tcp, &Region::map(4096).unwrap(), wanted).unwrap()
+        Streams::new(&Region::map(4096).unwrap(), wanted).unwrap()
     }
 
     fn params(acceptor: &Acceptor) -> ChanParams {
@@ -442,7 +408,7 @@ mod tests {
     }
 
     /// Polls until there is news, or nothing happens for a second.
-    fn news(fabric: &mut Streams<Stream>, now: Time) -> Vec<News> {
+    fn news(fabric: &mut Streams, now: Time) -> Vec<News> {
         let mut news = Vec::new();
         loop {
             fabric.poll(now, &mut news).unwrap();

@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::{
-    CompletionChannel, Context, Cq, Error, Mr, MrInit, Notify, Pd, Peer, Qp, RecvWr, Remote,
-    SendOp, SendWr, Sge, Sources, Transport, WcStatus, WorkCompletion,
+    CompletionChannel, Context, Cq, Error, Mr, MrInit, Notify, Pd, Qp, RecvWr, Remote, SendOp,
+    SendWr, Sge, Transport, WcStatus, WorkCompletion,
 };
 use haul_xsp::bag::{Get, Put, PutId};
 use haul_xsp::wire::Key;
@@ -18,7 +18,7 @@ use super::fabric::{Guard, Lost, News, READS_MAX, Wanted};
 /// Completions taken at a time.
 const BATCH: usize = 64;
 /// Length of a mark, bytes: the slab, and the number of queue pairs that carry the mark.
-pub(super) const MARK_BYTES: u32 = 16;
+const MARK_BYTES: u32 = 16;
 /// Marks of a peer in flight on a queue pair: its slabs in flight (64), and as many that are
 /// rewritten.
 const MARKS: u32 = 128;
@@ -31,10 +31,6 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
-    /// Its peer, if no connection determines it.
-    pub(super) peer: Option<Peer>,
-    /// The status of the first failed request.
-    pub(super) failure: Option<WcStatus>,
     /// Bytes of reads and writes in flight.
     outstanding: u64,
 }
@@ -45,8 +41,6 @@ impl Lane {
             chan,
             qp,
             is_up: false,
-            peer: None,
-            failure: None,
             outstanding: 0,
         }
     }
@@ -272,7 +266,6 @@ impl Work {
         at: u64,
         len: u64,
         access: AccessFlags,
-        sources: Sources,
     ) -> Result<(Guard, Key), Error> {
         let (at, len) = (index(at)?, index(len)?);
         let part = region
@@ -286,9 +279,7 @@ impl Work {
             };
             return Ok((Guard::Whole, key));
         }
-        let mr = self
-            .pd
-            .register(MrInit::new(part, access).with_sources(sources))?;
+        let mr = self.pd.register(MrInit::new(part, access))?;
         let key = Key {
             stag: mr.rkey(),
             to: mr.addr(),
@@ -373,18 +364,6 @@ impl Work {
         Ok(())
     }
 
-    /// Handles a mark that has arrived in the caller's memory.
-    pub(super) fn marked(
-        &mut self,
-        octets: [u8; MARK_BYTES as usize],
-        news: &mut Vec<News>,
-    ) -> Result<(), Lost> {
-        if let Some(marks) = &mut self.marks {
-            news.extend(marks.on_arrived(octets)?.map(News::Written));
-        }
-        Ok(())
-    }
-
     /// Posts what waits, as far as there is room: reads and writes on the least busy queue pair,
     /// marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
@@ -419,8 +398,7 @@ impl Work {
     /// Returns false if there is no room, or the queue pair is in error; its completions report
     /// that.
     fn post_on(&mut self, lane: &Lane, job: Job, request: SendWr<'_>) -> bool {
-        let peer = lane.peer;
-        let is_posted = lane.qp.post_send(&[SendWr { peer, ..request }]).is_ok();
+        let is_posted = lane.qp.post_send(&[request]).is_ok();
         if is_posted {
             self.jobs.insert(self.next, (job, lane.qp.qp_num()));
             self.next += 1;
@@ -476,9 +454,6 @@ impl Work {
                 let is_done = done.status == WcStatus::Success;
                 if let Some(lane) = lanes.iter_mut().find(|lane| lane.qp.qp_num() == qp_num) {
                     lane.outstanding -= job.len();
-                    if !is_done {
-                        lane.failure.get_or_insert(done.status);
-                    }
                 }
                 news.extend(job.over(is_done));
             }

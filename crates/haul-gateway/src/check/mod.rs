@@ -7,7 +7,6 @@ mod ways;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use crate::budget::channel_bytes;
 use crate::config::{
     ByteCount, CHANNEL, CLASS, ChannelKind, Config, DOOR, KEY, LISTENER, Listen, Listener,
     ListenerKind, Problem, ROUTE, Rdma, Route, Severity, default_regions,
@@ -342,9 +341,9 @@ impl Check<'_> {
     fn channel(&mut self, number: usize) {
         let Listen {
             kind,
-            listen,
             public,
             device,
+            ..
         } = &self.config.channels[number];
         let is_first = self.config.channels[..number]
             .iter()
@@ -361,13 +360,6 @@ impl Check<'_> {
                 Place::Table(CHANNEL, number, "public"),
                 "peers cannot connect to it",
                 "give the address and the port that they reach",
-            );
-        }
-        if *kind == ChannelKind::Udp && public.is_some() && listen.port() == 0 {
-            self.error(
-                Place::Table(CHANNEL, number, "listen"),
-                "a forwarder in front cannot know the ports of its channels",
-                "name the first of them; 64 from there on are tried",
             );
         }
         let place = Place::Table(CHANNEL, number, "device");
@@ -669,39 +661,6 @@ impl Check<'_> {
         }
     }
 
-    /// Checks the memory for data channels of the routes' sessions, which take `routes` bytes
-    /// without them.
-    fn channel_memory(&mut self, routes: u64) {
-        let config = self.config;
-        let mut all = routes;
-        for (number, route) in config.routes.iter().enumerate() {
-            let channels = channel_bytes(route);
-            all = all.saturating_add(channels);
-            let own = session_bytes(route.ring.0).saturating_add(channels);
-            let ways = route.ways();
-            let mut firsts = ways.iter().map(|way| route.first_channels(way));
-            if own > config.memory.0 && firsts.any(|kinds| *kinds == [ChannelKind::Udt]) {
-                let text = format!(
-                    "over udt its session takes {}, which is more than {}",
-                    ByteCount(own),
-                    config.memory
-                );
-                let hint = "raise memory, make streams fewer, or name another kind too";
-                self.error(Place::Table(ROUTE, number, "channels"), text, hint);
-                return;
-            }
-        }
-        if all > config.memory.0 {
-            let text = format!(
-                "with channels of kind udt sessions of all routes take {}, which is more than {}: those that find no room try the next kind",
-                ByteCount(all),
-                config.memory
-            );
-            let hint = "raise it, or make rings smaller or streams fewer";
-            self.warn(Place::Setting("memory"), text, hint);
-        }
-    }
-
     /// Checks the memory: one session for each route, the RDMA connections, and the rest for
     /// inbound sessions.
     fn memory(&mut self) {
@@ -734,7 +693,6 @@ impl Check<'_> {
             );
             return;
         }
-        self.channel_memory(routes);
         if config.listen.is_none() {
             return;
         }
@@ -765,8 +723,8 @@ enum Protocol {
 
 const fn protocol(kind: ChannelKind) -> Protocol {
     match kind {
-        ChannelKind::Tcp | ChannelKind::IwarpTcp => Protocol::Tcp,
-        ChannelKind::Udp | ChannelKind::Udt | ChannelKind::IwarpUdt => Protocol::Udp,
+        ChannelKind::Tcp => Protocol::Tcp,
+        ChannelKind::IwarpUdt => Protocol::Udp,
         ChannelKind::Verbs => Protocol::Verbs,
     }
 }

@@ -18,7 +18,7 @@ exit = ['192.0.2.0/24:443']
 next = ['gw.example.org:7000']
 
 [[channel]]
-kind = 'iwarp/tcp'
+kind = 'tcp'
 listen = '127.0.0.1:7001'
 
 [[listener]]
@@ -168,7 +168,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "line 23: error: [[route]] 1: ring: it has 0 regions",
     ),
     (
-        "kind = 'iwarp/tcp'",
+        "kind = 'tcp'",
         "kind = 'verbs'",
         "line 10: error: [[channel]] 1: device: it is missing",
     ),
@@ -220,29 +220,24 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "line 18: error: [[listener]] 2: listen: 127.0.0.1:8080 is taken",
     ),
     (
-        "kind = 'iwarp/tcp'",
+        "kind = 'tcp'",
         "kind = 'tcp'\ndevice = 'mlx5_0'",
         "line 10: error: [[channel]] 1: device: ",
     ),
     (
-        "kind = 'iwarp/tcp'",
+        "kind = 'tcp'",
         "kind = 'tcp'\npublic = '0.0.0.0:1'",
         "line 10: error: [[channel]] 1: public: ",
     ),
     (
         "[[listener]]",
-        "[[channel]]\nkind = 'iwarp/tcp'\nlisten = '[::1]:0'\n[[listener]]",
-        "line 14: error: [[channel]] 2: kind: iwarp/tcp is there",
+        "[[channel]]\nkind = 'tcp'\nlisten = '[::1]:0'\n[[listener]]",
+        "line 14: error: [[channel]] 2: kind: tcp is there",
     ),
     (
         "[[listener]]",
-        "[[channel]]\nkind = 'udp'\nlisten = '[::1]:9'\n[[channel]]\nkind = 'udt'\nlisten = '[::]:9'\n[[listener]]",
+        "[[channel]]\nkind = 'iwarp/udt'\nlisten = '[::1]:9'\n[[channel]]\nkind = 'iwarp/udt'\nlisten = '[::]:9'\n[[listener]]",
         "line 17: error: [[channel]] 3: listen: [::]:9 is taken",
-    ),
-    (
-        "kind = 'iwarp/tcp'\nlisten = '127.0.0.1:7001'",
-        "kind = 'udp'\nlisten = '127.0.0.1:0'\npublic = '192.0.2.9:1'",
-        "line 10: error: [[channel]] 1: listen: a forwarder in front",
     ),
     (
         "to = 'example.org:80'",
@@ -301,7 +296,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "rate = '2.5Gb/s'",
-        "channels = ['tcp', 'udt', 'tcp']",
+        "channels = ['tcp', 'iwarp/udt', 'tcp']",
         "line 23: error: [[route]] 1: channels: tcp is named twice",
     ),
     (
@@ -498,22 +493,29 @@ fn text_that_is_no_toml_is_told_by_line() {
 }
 
 #[test]
-fn streams_of_udt_need_room_beside_rings() {
-    let told = |channels| {
-        let route = format!("channels = {channels}\nstreams = 16\nring = '256MiB'");
-        let text = GOOD.replacen("memory = '2GiB'", "memory = '1GiB'", 1);
-        lines(&parse(&text.replacen("rate = '2.5Gb/s'", &route, 1)).check())
-    };
-    let has = |told: &[String], start| told.iter().any(|line| line.starts_with(start));
-    let all =
-        "line 4: warning: memory: with channels of kind udt sessions of all routes take 1160MiB";
-    let own = "line 23: error: [[route]] 1: channels: over udt its session takes 1032MiB";
-    let other = told("['udt', 'tcp']");
-    assert!(has(&other, all) && !has(&other, own), "{other:#?}");
-    let only = told("['udt']");
-    assert!(has(&only, own), "{only:#?}");
-    let none = told("['tcp']");
-    assert!(!has(&none, all) && !has(&none, own), "{none:#?}");
+fn a_kind_that_was_removed_is_refused_with_its_replacement() {
+    let removed = [
+        ("udp", "iwarp/udt"),
+        ("udt", "iwarp/udt"),
+        ("iwarp/tcp", "tcp"),
+    ];
+    for (kind, replacement) in removed {
+        let text = GOOD
+            .replacen("kind = 'tcp'", &format!("kind = '{kind}'"), 1)
+            .replacen("rate = '2.5Gb/s'", &format!("channels = ['{kind}']"), 1)
+            .replacen("channels = ['tcp']", &format!("channels = ['{kind}']"), 1);
+        let told = lines(&Config::parse(&text).unwrap_err());
+        let why = format!("data channel kind '{kind}' was removed; use '{replacement}'");
+        let expected = [
+            format!("line 11: error: [[channel]] 1: kind: {why}"),
+            format!("line 25: error: [[route]] 1: via: {why}"),
+            format!("line 26: error: [[route]] 1: channels: {why}"),
+        ];
+        assert_eq!(told.len(), expected.len(), "{told:#?}");
+        for (line, start) in told.iter().zip(expected) {
+            assert!(line.starts_with(&start), "{line}\n{start}");
+        }
+    }
 }
 
 #[test]

@@ -234,8 +234,7 @@ const fn default_keepalive() -> u32 {
 pub struct Listen {
     /// The kind.
     pub kind: ChannelKind,
-    /// Address and port. Port 0 takes any free port, which the peer is told. With `udp` each
-    /// channel has a port of its own: this one or the next free one, of 64.
+    /// Address and port. Port 0 takes any free port, which the peer is told.
     #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// The address that peers connect to, if it is not that of the control connection.
@@ -464,11 +463,7 @@ pub enum RouteMode {
 }
 
 fn default_channels() -> Vec<ChannelKind> {
-    vec![
-        ChannelKind::IwarpUdt,
-        ChannelKind::IwarpTcp,
-        ChannelKind::Tcp,
-    ]
+    vec![ChannelKind::IwarpUdt, ChannelKind::Tcp]
 }
 
 pub(crate) const fn default_regions() -> u16 {

@@ -85,8 +85,8 @@ mod tests {
         let config = Config::parse(text).unwrap();
         let kinds = [
             ChannelKind::Tcp,
-            ChannelKind::Udt,
-            ChannelKind::Udp,
+            ChannelKind::IwarpUdt,
+            ChannelKind::Verbs,
             ChannelKind::Tcp,
         ];
         let named = |count: usize| {
@@ -98,8 +98,8 @@ mod tests {
             });
             words.collect::<Vec<_>>().join(", ")
         };
-        assert_eq!(named(4), "a:1 tcp, b:1 udt, c:1 udp, d:1 tcp");
-        assert_eq!(named(2), "a:1 tcp, d:1 udt");
+        assert_eq!(named(4), "a:1 tcp, b:1 iwarp/udt, c:1 verbs, d:1 tcp");
+        assert_eq!(named(2), "a:1 tcp, d:1 iwarp/udt");
         assert_eq!(named(3), "a:1, b:1, c:1, d:1");
     }
 }

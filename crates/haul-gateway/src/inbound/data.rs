@@ -4,81 +4,32 @@ use std::cmp::Reverse;
 use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::AsFd as _;
 
 use haul_io::address::source;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::Stream;
-use haul_soft::udt::plain;
-use haul_xsp::{SECOND_NS, Time};
-
-use crate::channel::{DataConnection, Pipe};
-use crate::config::ChannelKind;
+use haul_xsp::SECOND_NS;
 
 /// Length of a cookie, bytes.
 const COOKIE_LEN: usize = 16;
 /// Most pending connections. For a new one, the oldest of the source with most of them is closed: a
 /// genuine peer sends its cookie at once.
-pub(super) const PENDING_DATA_MAX: usize = 64;
+const PENDING_DATA_MAX: usize = 64;
 /// Timeout of the cookie, ns.
 const PATIENCE_NS: u64 = 10 * SECOND_NS;
 
 /// A connection that has sent a cookie, which is not verified yet.
 #[derive(Debug)]
 pub(super) struct Identified {
-    pub(super) kind: ChannelKind,
-    pub(super) stream: DataStream,
+    pub(super) stream: Stream,
     pub(super) cookie: [u8; COOKIE_LEN],
-}
-
-/// A byte stream of either kind.
-#[derive(Debug)]
-pub(super) enum DataStream {
-    Tcp(Stream),
-    Udt(Box<plain::Stream>),
-}
-
-impl DataStream {
-    fn fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(stream) => stream.fd(),
-            Self::Udt(stream) => stream.fd(),
-        }
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
-        match self {
-            Self::Tcp(_) => None,
-            Self::Udt(stream) => Pipe::poll_timeout(&**stream),
-        }
-    }
-
-    /// Reads received bytes.
-    fn read(&mut self, octets: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(stream) => stream.receive(None, octets),
-            Self::Udt(stream) => {
-                Pipe::turn(&mut **stream)?;
-                stream.receive(None, octets)
-            }
-        }
-    }
-}
-
-impl From<DataStream> for DataConnection {
-    fn from(stream: DataStream) -> Self {
-        match stream {
-            DataStream::Tcp(stream) => Self::Tcp(stream),
-            DataStream::Udt(stream) => Self::Udt(stream),
-        }
-    }
 }
 
 #[derive(Debug)]
 struct PendingStream {
     token: u64,
-    kind: ChannelKind,
-    stream: DataStream,
+    stream: Stream,
     from: IpAddr,
     cookie: [u8; COOKIE_LEN],
     /// Bytes of the cookie received.
@@ -119,12 +70,9 @@ impl PendingData {
         }
     }
 
-    /// Returns when the oldest times out, or a transport is due, ns.
+    /// Returns when the oldest times out, ns.
     pub(super) fn poll_timeout(&self) -> Option<u64> {
-        let due = |pending: &PendingStream| pending.stream.poll_timeout().map(Time::as_ns);
-        let due = self.waiting.iter().filter_map(due).min();
-        let over = self.waiting.front().map(|pending| pending.until_ns);
-        [due, over].into_iter().flatten().min()
+        self.waiting.front().map(|pending| pending.until_ns)
     }
 
     /// Adds a connection from this address. If the limit is reached, another is read once more
@@ -133,13 +81,12 @@ impl PendingData {
         &mut self,
         poller: &Poller,
         now_ns: u64,
-        kind: ChannelKind,
-        stream: DataStream,
+        stream: Stream,
         from: IpAddr,
     ) -> io::Result<Option<Identified>> {
         let token = self.next;
         self.next += 1;
-        poller.add(stream.fd(), token, Interest::READ)?;
+        poller.add(stream.as_fd(), token, Interest::READ)?;
         let mut identified = None;
         if self.waiting.len() == PENDING_DATA_MAX {
             let leaver = self.next_to_leave();
@@ -154,7 +101,6 @@ impl PendingData {
         }
         self.waiting.push_back(PendingStream {
             token,
-            kind,
             stream,
             from: source(from),
             cookie: [0; COOKIE_LEN],
@@ -179,18 +125,8 @@ impl PendingData {
         match self.waiting[at].read() {
             Ok(false) => None,
             Ok(true) => {
-                let pending = self.remove(poller, at)?;
-                let PendingStream {
-                    kind,
-                    stream,
-                    cookie,
-                    ..
-                } = pending;
-                Some(Identified {
-                    kind,
-                    stream,
-                    cookie,
-                })
+                let PendingStream { stream, cookie, .. } = self.remove(poller, at)?;
+                Some(Identified { stream, cookie })
             }
             Err(_) => {
                 self.remove(poller, at);
@@ -199,24 +135,18 @@ impl PendingData {
         }
     }
 
-    /// Closes connections whose time is over. Returns those whose transport is due.
-    pub(super) fn handle_timeout(&mut self, poller: &Poller, now_ns: u64) -> Vec<u64> {
+    /// Closes connections whose time is over.
+    pub(super) fn handle_timeout(&mut self, poller: &Poller, now_ns: u64) {
         let is_over = |pending: &PendingStream| pending.until_ns <= now_ns;
         while self.waiting.front().is_some_and(is_over) {
             self.remove(poller, 0);
         }
-        let is_due = |pending: &&PendingStream| {
-            let due = pending.stream.poll_timeout();
-            due.is_some_and(|due| due.as_ns() <= now_ns)
-        };
-        let due = self.waiting.iter().filter(is_due);
-        due.map(|pending| pending.token).collect()
     }
 
     fn remove(&mut self, poller: &Poller, at: usize) -> Option<PendingStream> {
         let pending = self.waiting.remove(at)?;
         // It is the caller's now, or closed.
-        let _ = poller.remove(pending.stream.fd());
+        let _ = poller.remove(pending.stream.as_fd());
         Some(pending)
     }
 }
@@ -224,7 +154,6 @@ impl PendingData {
 #[cfg(test)]
 mod tests {
     use std::net::Ipv4Addr;
-    use std::os::fd::AsFd as _;
 
     use haul_io::clock::Clock;
     use haul_io::notify;
@@ -265,10 +194,7 @@ mod tests {
         }
 
         fn admit(&mut self, now_ns: u64, far: Stream, from: Ipv4Addr) -> Option<Identified> {
-            let (kind, stream) = (ChannelKind::Tcp, DataStream::Tcp(far));
-            let admitted = self
-                .pending
-                .admit(&self.poller, now_ns, kind, stream, from.into());
+            let admitted = self.pending.admit(&self.poller, now_ns, far, from.into());
             admitted.unwrap()
         }
 
@@ -294,10 +220,7 @@ mod tests {
         let identified = harness.receive().pop().unwrap();
         assert_eq!(identified.cookie, [7; 16]);
         let mut rest = [0; 8];
-        let DataStream::Tcp(far) = &identified.stream else {
-            panic!("{identified:?}");
-        };
-        assert_eq!(far.read(&mut rest).unwrap(), 3);
+        assert_eq!(identified.stream.read(&mut rest).unwrap(), 3);
         assert!(harness.pending.waiting.is_empty());
     }
 

@@ -19,7 +19,7 @@ use crate::shared::{SessionHandle, Shared};
 
 /// Most data channels of a segment. Several attempts may be in flight before the peer has answered
 /// the first.
-pub(crate) const LANES_MAX: u16 = 16;
+const LANES_MAX: u16 = 16;
 
 /// A kind is given up after this many losses.
 const LOSSES_MAX: u32 = 3;
@@ -276,9 +276,7 @@ fn accept(
         endpoints: Vec::new(),
         ..params
     };
-    let fabric = segment.fabric.as_mut().ok_or_else(none)?;
-    let port = fabric.prepare(&mut params).map_err(|Lost(why)| why)?;
-    let here = segment.reachable(network, port).ok_or_else(none)?;
+    let here = segment.reachable(network).ok_or_else(none)?;
     params.endpoints.push(endpoint(here));
     session
         .accept_chan(params)
@@ -307,7 +305,7 @@ fn replace(
         pushes: pushes(session),
     };
     segment
-        .replace_fabric(shared, network, wanted)
+        .replace_fabric(network, wanted)
         .map_err(|Lost(why)| why)?;
     let paces = segment.fabric.as_deref().is_none_or(Fabric::paces);
     let (rate_bps, burst_bytes) = if paces {

@@ -16,7 +16,6 @@ mod shape;
 mod side;
 mod worker;
 
-pub(crate) use attempts::LANES_MAX;
 pub(crate) use dispatch::{dispatch, open_route, open_session};
 pub use ingest::{Filler, Taken};
 pub(crate) use shape::Shape;

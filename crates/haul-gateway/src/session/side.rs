@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use haul_slab::{AccessFlags, Region};
 use haul_xsp::bag::{Memory, Place, Producer};
@@ -12,12 +11,11 @@ use haul_xsp::wire::Key;
 use haul_xsp::{ChanId, Error, SECOND_NS, Session, SlabSeq, Time};
 
 use crate::channel::{
-    Accepted, DataConnection, Fabric, Guard, Lost, Network, News, Wanted, create_fabric, lane_bytes,
+    Accepted, DataConnection, Fabric, Guard, Lost, Network, News, Wanted, create_fabric,
 };
 use crate::config::ChannelKind;
 use crate::control::Control;
 use crate::rates::Meter;
-use crate::shared::{Share, Shared};
 use crate::status::{Limit, Segment};
 
 /// Interval of a check for due slabs while there is no data channel, ns.
@@ -45,8 +43,6 @@ impl MemoryPlan {
 pub(crate) struct SegmentSide {
     pub(crate) control: Option<Control>,
     pub(crate) fabric: Option<Box<dyn Fabric>>,
-    /// Memory of the data channels.
-    fabric_share: Option<Share>,
     /// Cookies of the present channels that are registered.
     pub(crate) cookies: Vec<[u8; 16]>,
     /// The peer, for log lines and the page.
@@ -96,7 +92,6 @@ impl SegmentSide {
         Ok(Self {
             control: None,
             fabric: None,
-            fabric_share: None,
             cookies: Vec::new(),
             peer: String::new(),
             ring: (0..regions)
@@ -413,14 +408,6 @@ impl SegmentSide {
                 News::Got(id, is_placed) => session.consumer().handle_got(now, id, is_placed),
                 News::Put(id, is_done) => session.producer().handle_put(id, is_done),
                 News::Written(seq) => session.consumer().handle_written(now, seq),
-                News::Shown(chan, peer, cookie) => {
-                    if session.check_cookie(&cookie) == Some(chan)
-                        && let Some(fabric) = &mut self.fabric
-                    {
-                        fabric.admit(chan, peer, &mut others);
-                    }
-                    Ok(())
-                }
                 other => {
                     others.push(other);
                     continue;
@@ -500,23 +487,8 @@ impl SegmentSide {
     }
 
     /// Replaces the data channels.
-    pub(crate) fn replace_fabric(
-        &mut self,
-        shared: &Arc<Shared>,
-        network: &Network,
-        wanted: Wanted,
-    ) -> Result<(), Lost> {
+    pub(crate) fn replace_fabric(&mut self, network: &Network, wanted: Wanted) -> Result<(), Lost> {
         self.end_fabric();
-        let bytes = lane_bytes(network.kind) * u64::from(wanted.lanes);
-        if bytes > 0 {
-            let share = shared.with_room(bytes, None, || shared.take_memory(bytes));
-            self.fabric_share = Some(share.ok_or_else(|| {
-                let left = shared.memory_left();
-                Lost(format!(
-                    "it takes {bytes} bytes of memory and {left} are left (see `memory` and `streams`)"
-                ))
-            })?);
-        }
         self.fabric = Some(create_fabric(network, &self.arena, wanted)?);
         self.is_fabric_new = true;
         Ok(())
@@ -529,31 +501,14 @@ impl SegmentSide {
         }
         // Those slabs will be written again.
         self.news.retain(|news| !matches!(news, News::Written(..)));
-        self.fabric_share = None;
     }
 
-    /// Returns the bytes that the data channels hold.
-    pub(crate) fn channel_memory(&self) -> u64 {
-        self.fabric_share.as_ref().map_or(0, Share::bytes)
-    }
-
-    /// Returns where peers reach `network`, or a channel's own `port`: by default at the address
-    /// that the control connection has reached.
-    pub(crate) fn reachable(&self, network: &Network, port: Option<u16>) -> Option<SocketAddr> {
-        let listen = network.listen?;
-        let mut address = network.public.unwrap_or(listen);
+    /// Returns where peers reach `network`: by default at the address that the control connection
+    /// has reached.
+    pub(crate) fn reachable(&self, network: &Network) -> Option<SocketAddr> {
+        let mut address = network.public.or(network.listen)?;
         if address.ip().is_unspecified() {
             address.set_ip(self.control.as_ref()?.stream().local_addr()?.ip());
-        }
-        match port {
-            None => {}
-            // A forwarder in front has one port for each port here, in the same order.
-            Some(port) if network.public.is_some() && listen.port() != 0 => {
-                let further = port.checked_sub(listen.port())?;
-                address.set_port(address.port().checked_add(further)?);
-            }
-            Some(_) if network.public.is_some() => {}
-            Some(port) => address.set_port(port),
         }
         Some(address)
     }
@@ -637,33 +592,25 @@ mod tests {
     use super::*;
     use crate::channel::Means;
 
-    fn reachable(listen: &str, public: Option<&str>, port: Option<u16>) -> Option<String> {
+    fn reachable(listen: Option<&str>, public: Option<&str>) -> Option<String> {
         let network = Network {
-            kind: ChannelKind::Udp,
+            kind: ChannelKind::Tcp,
             means: Means::Tcp,
-            listen: Some(listen.parse().unwrap()),
+            listen: listen.map(|listen| listen.parse().unwrap()),
             public: public.map(|public| public.parse().unwrap()),
         };
         let segment = SegmentSide::bare(false).unwrap();
-        let address = segment.reachable(&network, port)?;
+        let address = segment.reachable(&network)?;
         Some(address.to_string())
     }
 
     #[test]
-    fn ports_of_channels_are_counted_in_front_as_they_are_behind() {
-        let (own, public) = ("192.0.2.1:7403", Some("198.51.100.1:9000"));
-        let reach = |listen, public, port| reachable(listen, public, port).unwrap_or_default();
-        assert_eq!(reach(own, None, None), own);
-        assert_eq!(reach(own, public, None), "198.51.100.1:9000");
-        assert_eq!(reach(own, None, Some(7405)), "192.0.2.1:7405");
-        assert_eq!(reach(own, public, Some(7405)), "198.51.100.1:9002");
-        // With any port, nobody in front can know which was taken.
-        assert_eq!(reach("192.0.2.1:0", None, Some(7405)), "192.0.2.1:7405");
-        assert_eq!(
-            reach("192.0.2.1:0", public, Some(7405)),
-            "198.51.100.1:9000"
-        );
-        // There is no such port.
-        assert_eq!(reach(own, Some("198.51.100.1:65535"), Some(7405)), "");
+    fn peers_are_told_the_public_address_if_there_is_one() {
+        let (own, public) = (Some("192.0.2.1:7403"), Some("198.51.100.1:9000"));
+        assert_eq!(reachable(own, None).as_deref(), own);
+        assert_eq!(reachable(own, public).as_deref(), public);
+        // Without a control connection, nobody knows which address peers have reached.
+        assert_eq!(reachable(Some("0.0.0.0:7403"), None), None);
+        assert_eq!(reachable(None, None), None);
     }
 }

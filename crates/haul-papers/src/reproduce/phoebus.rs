@@ -38,7 +38,7 @@ const POLICED_RTT_MS: u32 = 120;
 
 /// The channel that long paths are for.
 const CHANNEL: &str = "iwarp/udt";
-const CHANNELS: [&str; 5] = ["iwarp/udt", "iwarp/tcp", "tcp", "udp", "udt"];
+const CHANNELS: [&str; 2] = ["iwarp/udt", "tcp"];
 
 const CUBIC: &str = "cubic";
 const BBR: &str = "BBR";

@@ -290,11 +290,7 @@ impl Worker {
             News::Down(why) => {
                 self.lose_channels(side, &Lost(format!("the data channel has ended: {why}")));
             }
-            News::Failed(..)
-            | News::Shown(..)
-            | News::Got(..)
-            | News::Put(..)
-            | News::Written(..) => {}
+            News::Failed(..) | News::Got(..) | News::Put(..) | News::Written(..) => {}
         }
     }
 

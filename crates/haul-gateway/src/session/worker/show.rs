@@ -4,7 +4,6 @@
 use haul_xsp::wire::{Hop, SessOpen};
 use haul_xsp::{SECOND_NS, SessionId, State, Time};
 
-use super::super::side::SegmentSide;
 use super::Worker;
 use crate::channel::kind;
 use crate::host::{Shown, hex};
@@ -28,10 +27,7 @@ impl Worker {
 
     /// Returns the bytes of memory that the session holds.
     pub(super) fn memory(&self) -> u64 {
-        let sides = self.segments.iter();
-        let sides = sides.filter_map(|segment| segment.side.as_ref());
-        let channels = sides.map(SegmentSide::channel_memory);
-        self.share.as_ref().map_or(0, Share::bytes) + channels.sum::<u64>()
+        self.share.as_ref().map_or(0, Share::bytes)
     }
 
     /// Returns when the next update is due; `None` while nothing happens.
