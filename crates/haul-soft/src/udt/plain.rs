@@ -8,8 +8,8 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use haul_cc::Time;
 use haul_cc::time::SECOND_NS;
-use haul_cc::{Rate, Time};
 use haul_udt::wire::{SocketId, SocketKind};
 use haul_udt::{Config, Message, Seq, WINDOW_BYTES_MIN};
 
@@ -48,23 +48,8 @@ const UNSENT_MAX: usize = 1 << 20;
 /// of two.
 const GREETING_PAGES: usize = 2;
 
-/// Returns the bytes of user memory that a [`Stream`] with these options takes at most: what has
-/// arrived, what has not, and what the kernel hands over at a time. What the kernel holds comes on
-/// top ([`recv_buffer_bytes`](Options::recv_buffer_bytes),
-/// [`send_buffer_bytes`](Options::send_buffer_bytes)).
-#[must_use]
-pub fn memory_bytes(options: &Options) -> u64 {
-    let Config {
-        receive_window_bytes,
-        slot_memory_bytes,
-        ..
-    } = options.config;
-    let window = receive_window_bytes.max(slot_memory_bytes);
-    let arrived = (pages_of(window.max(WINDOW_BYTES_MIN)) * PAGE_BYTES) as u64;
-    arrived + (PENDING_MAX + RECEIVE_MEMORY_BYTES) as u64
-}
-
-/// The same of one that was accepted, before [`Stream::admit`].
+/// Bytes of user memory that an accepted [`Stream`] takes at most before [`Stream::admit`]: what
+/// has arrived, and what the kernel hands over at a time.
 pub const GREETING_MEMORY_BYTES: u64 = (GREETING_PAGES * PAGE_BYTES + RECEIVE_MEMORY_BYTES) as u64;
 
 /// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable
@@ -104,11 +89,6 @@ impl Stream {
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
         let link = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes, true))
-    }
-
-    /// Sends no faster from now on; see [`haul_udt::Connection::limit_rate`].
-    pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
-        self.link.connection.limit_rate(rate_max, burst_bytes);
     }
 
     fn new(link: Link, window: u64, is_admitted: bool) -> Self {
