@@ -259,7 +259,8 @@ fn scale(number: &str, factor: u64) -> Option<(u64, bool)> {
     let (number, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
     let (integer, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits: u128 = format!("{integer}{fraction}").parse().ok()?;
-    let exponent = exponent.parse::<i32>().ok()? - i32::try_from(fraction.len()).ok()?;
+    let fraction_len = i32::try_from(fraction.len()).ok()?;
+    let exponent = exponent.parse::<i32>().ok()?.checked_sub(fraction_len)?;
     let product = digits.checked_mul(factor.into())?;
     let power = 10_u128.checked_pow(exponent.unsigned_abs())?;
     let (value, exact) = if exponent >= 0 {
@@ -449,7 +450,15 @@ mod tests {
         ] {
             assert_eq!(Size::parse(text), Ok(Size { bytes }), "{text}");
         }
-        for text in ["", "-1", "99999999999TiB", "1Gb/s", "18446744073709551616"] {
+        for text in [
+            "",
+            "-1",
+            "99999999999TiB",
+            "1Gb/s",
+            "18446744073709551616",
+            "1.5e-2147483648B",
+            "1e2147483648B",
+        ] {
             assert!(Size::parse(text).is_err(), "{text}");
         }
     }
