@@ -23,7 +23,7 @@ mod state;
 mod ways;
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
 use haul_io::poller::{Events, Poller};
@@ -37,7 +37,7 @@ use super::side::SegmentSide;
 use crate::channel::Lost;
 use crate::log::Level;
 use crate::shared::{SessionCommand, SessionHandle, Share, Shared};
-use crate::status::{Role, Status};
+use crate::status::Role;
 use part::Part;
 use paths::Paths;
 use state::{Body, Described, Ending, Report, Segment};
@@ -80,20 +80,8 @@ impl Worker {
     fn new(shared: Arc<Shared>, part: Part, shape: Shape) -> io::Result<Self> {
         let poller = Poller::new()?;
         let (handle, commands) = SessionHandle::new(poller.waker());
-        let now = shared.now();
-        let status = Arc::new(Mutex::new(Status {
-            role: part.role(),
-            since_ns: now.as_ns(),
-            ..Status::default()
-        }));
-        let number = {
-            let mut registers = shared.registers();
-            registers.next_status += 1;
-            let number = registers.next_status;
-            registers.statuses.insert(number, Arc::clone(&status));
-            number
-        };
         Ok(Self {
+            report: Report::new(Arc::clone(&shared), part.role()),
             shared,
             poller,
             handle,
@@ -104,7 +92,6 @@ impl Worker {
             edges: Edges::default(),
             paths: Paths::default(),
             described: Described::default(),
-            report: Report::new(status, number, now),
             ending: Ending::default(),
             class: None,
             is_registered: false,
@@ -357,8 +344,6 @@ impl Worker {
             self.end_fabric(side);
         }
         let mut registers = self.shared.registers();
-        registers.statuses.remove(&self.report.number);
-        registers.pending_peers.remove(self.report.number);
         registers.forget(&self.handle);
         let id = id.filter(|_| self.is_registered);
         if let Some(id) = id {

@@ -261,3 +261,34 @@ impl Worker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use haul_xsp::Directory;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::log::Log;
+    use crate::path::Backend;
+    use crate::resolver::Resolver;
+    use crate::shared::Secrets;
+
+    #[test]
+    fn a_session_that_cannot_be_opened_leaves_no_status() {
+        let text = "name = 'g'\nmemory = '64MiB'\n[[route]]\nto = ['*']\nvia = ['127.0.0.1:9']\n";
+        let config = Config::parse(text).unwrap();
+        let shared = Arc::new(Shared::new(
+            config.clone(),
+            Secrets::load(&config).unwrap(),
+            Resolver::start().unwrap(),
+            Directory::new(config.sessions, config.allowed(), [0; 32]),
+            (Vec::new(), None),
+            Backend::new(&config.path).unwrap(),
+            (Worker::open, Log::new(|_, _| {})),
+        ));
+        let memory = shared.take_memory(shared.memory_left());
+        let why = Worker::open(&shared, &config.routes[0]).unwrap_err();
+        assert!(why.contains("bytes of memory"), "{why}");
+        assert!(memory.is_some() && shared.registers().statuses.is_empty());
+    }
+}

@@ -46,12 +46,7 @@ impl Worker {
             .pending_peers
             .admit(number, handle, peer.ip(), now_ns);
         drop(registers);
-        worker.spawn("haul-session").map_err(|error| {
-            let mut registers = shared.registers();
-            registers.pending_peers.remove(number);
-            registers.statuses.remove(&number);
-            text(error)
-        })
+        worker.spawn("haul-session").map_err(text)
     }
 
     /// Authenticates the peer; then the peer may send its request.

@@ -11,7 +11,8 @@ use super::super::side::SegmentSide;
 use crate::channel::kind;
 use crate::config::ChannelKind;
 use crate::host::Shown;
-use crate::status::Status;
+use crate::shared::Shared;
+use crate::status::{Role, Status};
 
 /// The state machines: of one segment, or of both at a relay.
 #[derive(Debug)]
@@ -84,9 +85,10 @@ pub(super) struct Described {
     pub(super) is_logged: bool,
 }
 
-/// The session as the page shows it.
+/// The session as the page shows it. Dropping it removes the session from there.
 #[derive(Debug)]
 pub(super) struct Report {
+    shared: Arc<Shared>,
     pub(super) status: Arc<Mutex<Status>>,
     pub(super) number: u64,
     /// When `status` was taken.
@@ -98,14 +100,34 @@ pub(super) struct Report {
 }
 
 impl Report {
-    pub(super) const fn new(status: Arc<Mutex<Status>>, number: u64, now: Time) -> Self {
+    pub(super) fn new(shared: Arc<Shared>, role: Role) -> Self {
+        let now = shared.now();
+        let status = Arc::new(Mutex::new(Status {
+            role,
+            since_ns: now.as_ns(),
+            ..Status::default()
+        }));
+        let mut registers = shared.registers();
+        registers.next_status += 1;
+        let number = registers.next_status;
+        registers.statuses.insert(number, Arc::clone(&status));
+        drop(registers);
         Self {
+            shared,
             status,
             number,
             at: now,
             has_news: false,
             since: now,
         }
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let mut registers = self.shared.registers();
+        registers.statuses.remove(&self.number);
+        registers.pending_peers.remove(self.number);
     }
 }
 
