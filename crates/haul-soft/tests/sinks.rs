@@ -141,7 +141,10 @@ fn ended(bps: u64, end: fn(&Remote)) -> (Duration, u64) {
             let asked = Instant::now();
             end(&remote);
             let received = receiver.join().unwrap();
-            assert!(matches!(received, Ok(()) | Err(LinkError::Closed)));
+            match received {
+                Ok(()) => assert_eq!(sink.taken.load(Ordering::Relaxed), BYTES),
+                Err(error) => assert!(matches!(error, LinkError::Closed)),
+            }
             asked.elapsed()
         })
     });

@@ -80,6 +80,11 @@ impl Incoming {
         self.news.notify_one();
     }
 
+    /// The sink has not taken everything that arrived.
+    pub(super) fn holds_payload(&self) -> bool {
+        self.lock().held > 0
+    }
+
     /// Gives `sink` what arrives, until there is nothing more, it fails, or the link is `closed`.
     pub(super) fn write_out(
         &self,

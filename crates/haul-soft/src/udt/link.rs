@@ -311,6 +311,8 @@ impl Link {
             incoming.finish();
             match writer.join() {
                 Ok(Err(error)) => Err(LinkError::Sink(error)),
+                // Another thread closed the link before the sink took what had arrived.
+                _ if incoming.holds_payload() => received.and(Err(LinkError::Closed)),
                 _ => received,
             }
         })
