@@ -1,5 +1,7 @@
 //! Dependency direction: the picture in ARCHITECTURE.md as a table.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use crate::Finding;
 use crate::graph::{Graph, Package};
 
@@ -172,6 +174,35 @@ pub fn check(graph: &Graph) -> Vec<Finding> {
     graph.members().flat_map(check_package).collect()
 }
 
+/// Differences between the table and the list under "Dependencies" in ARCHITECTURE.md.
+#[must_use]
+pub fn check_page(page: &str) -> Vec<Finding> {
+    let block = page.split_once("\n## Dependencies\n");
+    let block = block.and_then(|(_, rest)| rest.split("```").nth(1));
+    let mut listed: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in block.unwrap_or_default().lines() {
+        let mut crates = line
+            .split(|c: char| !(c.is_ascii_alphanumeric() || c == '-'))
+            .filter(|word| *word == "haul" || word.starts_with("haul-"));
+        if let Some(krate) = crates.next() {
+            listed.insert(krate, crates.collect());
+        }
+    }
+    let rows = ALLOWED.iter().filter(|row| row.krate != "xtask");
+    let allowed: BTreeMap<_, _> = rows
+        .map(|row| (row.krate, row.internal.iter().copied().collect()))
+        .collect();
+    let names: BTreeSet<_> = allowed.keys().chain(listed.keys()).collect();
+    names
+        .into_iter()
+        .filter(|name| allowed.get(*name) != listed.get(*name))
+        .map(|name| {
+            let (table, page) = (allowed.get(name), listed.get(name));
+            format!("{name}: xtask/src/edges.rs has {table:?}, ARCHITECTURE.md has {page:?}")
+        })
+        .collect()
+}
+
 fn check_package(package: &Package) -> Vec<Finding> {
     let name = &package.name;
     let Some(allowed) = ALLOWED.iter().find(|allowed| allowed.krate == name) else {
@@ -248,6 +279,16 @@ mod tests {
         assert!(check_package(&gateway).is_empty());
         let other = package("haul-xsp", "haul-soft", Some("dev"), path);
         assert_eq!(check_package(&other).len(), 1);
+    }
+
+    #[test]
+    fn a_page_that_lists_other_edges_is_found() {
+        let page =
+            "\n## Dependencies\n\n```\nhaul-netem -\nhaul-verbs  haul-slab (and haul-io)\n```\n";
+        let found = check_page(page);
+        assert!(found.iter().any(|line| line.starts_with("haul-verbs: ")));
+        assert!(found.iter().any(|line| line.starts_with("haul-cc: ")));
+        assert!(!found.iter().any(|line| line.starts_with("haul-netem: ")));
     }
 
     #[test]

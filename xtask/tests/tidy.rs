@@ -17,6 +17,11 @@ fn crates_depend_downwards_only() {
 }
 
 #[test]
+fn the_architecture_page_lists_the_dependencies() {
+    none(&edges::check_page(content(&files(), "ARCHITECTURE.md")));
+}
+
+#[test]
 fn files_form_no_circle_and_no_arrow_up_that_is_not_listed() {
     let crates = structure::read_all(root()).expect("read the crates");
     none(&structure::check(&crates, left::LEFT));
