@@ -3,8 +3,16 @@
 
 use std::process::ExitCode;
 
-/// Runs a command of the lab.
-pub(crate) fn run(args: haul_lab::Args) -> ExitCode {
+use haul_lab::Command;
+
+/// Runs a command of the lab. A comparison measures this program, whatever its name is, unless it
+/// is given another.
+pub(crate) fn run(mut args: haul_lab::Args) -> ExitCode {
+    if let Command::Compare(compare) = &mut args.command
+        && compare.programs.haul.is_none()
+    {
+        compare.programs.haul = std::env::current_exe().ok();
+    }
     haul_lab::run(args).unwrap_or_else(|error| {
         eprintln!("haul: {error:#}");
         ExitCode::FAILURE

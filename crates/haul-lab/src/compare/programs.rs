@@ -7,7 +7,7 @@ use crate::driver;
 /// Where the tools are.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Programs {
-    /// The haul to measure [default: beside this program, or in PATH]
+    /// The haul to measure [default: this program; of haul-papers: beside it, or in PATH]
     #[arg(long, value_name = "PATH")]
     pub haul: Option<PathBuf>,
     /// udt_bench, as tests/interop/build.sh makes it [default: beside this program, or in PATH]
