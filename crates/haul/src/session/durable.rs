@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
@@ -27,15 +28,17 @@ pub(super) enum Job {
     Verified { file: u32, block: Verified },
     /// Make the file durable: all its blocks are verified.
     Settle { file: u32 },
-    /// Give the durable file its final name.
+    /// Give the durable file its final name, unless the session is over.
     Publish { file: u32 },
 }
 
 /// Works until the other end of `jobs` is dropped, then makes durable what it has. Each published
-/// file goes to `published`; the first failure goes there too and ends it.
+/// file goes to `published`; the first failure goes there too and ends it. Publishes nothing more
+/// once `stop` is set: the sender may have withdrawn its commit.
 pub(super) fn make_durable(
     targets: &[Option<Arc<Target>>],
     jobs: &Receiver<Job>,
+    stop: &AtomicBool,
     mut published: impl FnMut(Result<u32, Fault>),
 ) {
     let mut pending: HashMap<u32, Vec<Verified>> = HashMap::new();
@@ -73,6 +76,7 @@ pub(super) fn make_durable(
                     return;
                 }
             }
+            Ok(Job::Publish { .. }) if stop.load(Ordering::Acquire) => {}
             Ok(Job::Publish { file }) => {
                 pending.remove(&file);
                 if let Some(Some(target)) = targets.get(file as usize) {

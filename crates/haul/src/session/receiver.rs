@@ -124,9 +124,10 @@ fn receive(
             });
         };
         let persist = move || {
-            make_durable(targets, &job_queue, |result| {
+            make_durable(targets, &job_queue, stop, |result| {
                 let _ = events.send(Happened::Published(result));
             });
+            let _ = events.send(Happened::Persisted);
         };
         let started = spawn(scope, "haul-receive", receive)
             .and_then(|()| spawn(scope, "haul-hash", hash))
@@ -160,6 +161,9 @@ fn receive(
         *moved = (sink.placed(), session.repaired);
         stop.store(true, Ordering::Release);
         carrier.close();
+        if result.is_err() {
+            session.acknowledge(&happened, outcome);
+        }
         // The thread behind `jobs` ends when `jobs` is dropped, the hasher when the sink is.
         drop(session);
         drop(sink);
@@ -171,6 +175,8 @@ enum Happened {
     Channel(CarrierEnd),
     Hashed(Result<Found, Fault>),
     Published(Result<u32, Fault>),
+    /// The thread that publishes has ended.
+    Persisted,
 }
 
 struct Session<'a> {
@@ -339,6 +345,22 @@ impl Session<'_> {
         self.finish(outcome)
     }
 
+    /// Ends the thread that publishes, and sends `Done` for each file that it published meanwhile:
+    /// a sender that ends the session must know which files have their names.
+    fn acknowledge(&mut self, happened: &Receiver<Happened>, outcome: &mut ReceiverOutcome) {
+        self.jobs = unbounded().0;
+        for event in happened {
+            match event {
+                Happened::Published(Ok(file)) => {
+                    // The connection may be lost.
+                    let _ = self.on_published(file, outcome);
+                }
+                Happened::Persisted => return,
+                _ => {}
+            }
+        }
+    }
+
     fn finish(&self, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
         let stats = self.carrier.stats();
         let spent = self.meter.spent(self.sink.placed(), self.repaired, stats);
@@ -441,28 +463,30 @@ impl Session<'_> {
                 }
                 Found::Pieces(id, digests) => self.compare_pieces(id, &digests, outcome),
             },
-            Happened::Published(file) => {
-                let file = file?;
-                let incoming = &self.files[file as usize];
-                let (Some(target), Some(root)) = (&incoming.target, incoming.root) else {
-                    return Err(Fault::new(
-                        Code::Other,
-                        "a file was published before it was verified",
-                    ));
-                };
-                self.observer.event(&Event::FileDone(&FileResult::copied(
-                    &target.name,
-                    target.size,
-                    root,
-                    outcome.plan[file as usize].present,
-                )));
-                outcome.roots[file as usize] = Some(root);
-                self.left -= 1;
-                self.link
-                    .send(&Message::Done(FileRoot { file, blake3: root }))
-            }
+            Happened::Published(file) => self.on_published(file?, outcome),
+            Happened::Persisted => Err(Fault::new(Code::Other, "the session's threads ended")),
             Happened::Channel(end) => Err(self.on_channel(end)),
         }
+    }
+
+    fn on_published(&mut self, file: u32, outcome: &mut ReceiverOutcome) -> Result<(), Fault> {
+        let incoming = &self.files[file as usize];
+        let (Some(target), Some(root)) = (&incoming.target, incoming.root) else {
+            return Err(Fault::new(
+                Code::Other,
+                "a file was published before it was verified",
+            ));
+        };
+        self.observer.event(&Event::FileDone(&FileResult::copied(
+            &target.name,
+            target.size,
+            root,
+            outcome.plan[file as usize].present,
+        )));
+        outcome.roots[file as usize] = Some(root);
+        self.left -= 1;
+        self.link
+            .send(&Message::Done(FileRoot { file, blake3: root }))
     }
 
     /// Compares the two digests of a block once both are known.
