@@ -90,7 +90,14 @@ pub fn send(
         if result.is_ok() {
             session.link.hang_up();
         }
-        result
+        // Another attempt replaces what has just been delivered, if it may.
+        result.map_err(|fault| match fault.code {
+            Code::SourceChanged if outcome.is_superseded && policy.replace => Fault {
+                code: Code::PeerGone,
+                ..fault
+            },
+            _ => fault,
+        })
     })?;
     Ok(tally.into_summary(crate::report::Direction::Send))
 }

@@ -85,6 +85,13 @@ impl Fault {
         self
     }
 
+    /// Appends to the text.
+    #[must_use]
+    pub(crate) fn with(mut self, more: &str) -> Self {
+        self.text.push_str(more);
+        self
+    }
+
     /// Makes the failure of a peer that broke the protocol.
     pub fn protocol(text: impl Into<String>) -> Self {
         Self::new(Code::Protocol, text)

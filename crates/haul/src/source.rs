@@ -82,7 +82,8 @@ impl SourceFile {
             }
             // Its size has changed since fstat(2).
         }
-        Err(changed(&shown, "grew or became shorter"))
+        let fault = changed(&shown, "grew or became shorter");
+        Err(fault.with("; it was not delivered"))
     }
 
     fn with(name: Name, file: File, meta: &Metadata, size: u64) -> Self {
@@ -222,11 +223,12 @@ fn over_and_over() -> Fault {
     Fault::protocol("the receiver requests the same blocks again and again")
 }
 
-/// Makes the fault of a source that is no longer what was offered.
+/// Makes the fault of a source that is no longer what was offered. The caller adds whether it was
+/// delivered.
 pub(crate) fn changed(name: &dyn fmt::Display, how: &str) -> Fault {
     Fault::new(
         Code::SourceChanged,
-        format!("'{name}' {how} while it was being sent; it was not delivered"),
+        format!("'{name}' {how} while it was being sent"),
     )
     .hint("send it again when nothing writes to it")
 }
@@ -449,6 +451,10 @@ impl FileSource {
     pub(crate) fn complete(&self) {
         lock(&self.gate).complete = true;
         self.changed.notify_all();
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        lock(&self.gate).complete
     }
 
     /// Blocks for the next run from `index` on to hash, or for other work; `None` once the space is

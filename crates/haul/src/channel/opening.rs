@@ -81,6 +81,11 @@ impl Opening {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn ready(channel: Arc<dyn Channel>) -> Self {
+        Self::spawn(Cancel::default(), move || Ok(channel)).unwrap()
+    }
+
     /// Blocks until the channel is open.
     pub(crate) fn finish(mut self) -> Result<Arc<dyn Channel>, Fault> {
         let opened = self.thread.take().map(JoinHandle::join);

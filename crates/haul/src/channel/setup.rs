@@ -89,6 +89,13 @@ pub struct ChannelStats {
     pub rtt_us: Option<u32>,
 }
 
+impl ChannelStats {
+    /// Returns how many of the `taken` bytes given to the channel have left.
+    pub(crate) fn moved(&self, taken: u64) -> u64 {
+        self.sent.map_or(taken, |sent| sent.min(taken))
+    }
+}
+
 /// Kinds of channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {

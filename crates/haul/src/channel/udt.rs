@@ -101,7 +101,12 @@ impl UdtChannel {
 fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
     match result {
         Ok(()) | Err(LinkError::Closed) => Ok(()),
-        Err(LinkError::Source(error) | LinkError::Sink(error)) => Err(ChannelError::store(error)),
+        Err(LinkError::Source(error)) => Err(ChannelError::store(error)),
+        // The sinks of this crate wrap a fault: the link itself refuses what came to a sender.
+        Err(LinkError::Sink(error)) => Err(match error.downcast() {
+            Ok(fault) => ChannelError::Store(fault),
+            Err(error) => ChannelError::Peer(plain(&error)),
+        }),
         Err(LinkError::System(error)) => Err(ChannelError::System(error)),
         Err(LinkError::Network(error) | LinkError::Silent(error)) => {
             Err(ChannelError::lost(&error))

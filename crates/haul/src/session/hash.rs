@@ -20,7 +20,9 @@ const BATCH: usize = 8;
 /// and moves again if an end dies.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
 
-/// Results of the hasher of a source.
+/// Results of the hasher of a source; a failure comes with the index of its file.
+pub(super) type HashedOr = Result<Hashed, (u32, Fault)>;
+
 #[derive(Debug)]
 pub(super) enum Hashed {
     Digests(Digests),
@@ -44,7 +46,7 @@ pub(super) struct Whole {
 /// Hashes the requested blocks of the source in the order of the space, close behind the channel;
 /// while it would wait for the channel, the blocks that are present at the receiver. Hands the
 /// digests to `send` until that returns false or the space is complete.
-pub(super) fn hash_source(source: &FileSource, send: impl FnMut(Result<Hashed, Fault>) -> bool) {
+pub(super) fn hash_source(source: &FileSource, send: impl FnMut(HashedOr) -> bool) {
     let blocks = source.files().iter().map(SourceFile::blocks);
     let mut hasher = SourceHasher {
         source,
@@ -76,6 +78,8 @@ struct FileDigests {
     blocks: Vec<Option<Digest>>,
     /// How many of them are missing.
     missing: u32,
+    /// Merged from `blocks` once none is missing.
+    root: Option<[u8; 32]>,
     /// Where the file's latest run ends in the space.
     end: u64,
 }
@@ -85,6 +89,7 @@ impl FileDigests {
         Self {
             blocks: vec![None; blocks.count() as usize],
             missing: blocks.count(),
+            root: None,
             end: 0,
         }
     }
@@ -99,7 +104,7 @@ impl FileDigests {
     }
 }
 
-impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
+impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
     fn work_aside(&mut self, aside: Aside) -> bool {
         match aside {
             Aside::Confirm(run) => self.hash(run, None),
@@ -116,7 +121,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         let digests = match hash_pieces(pieces, &mut self.buffer, read) {
             Ok(digests) => digests,
             Err(fault) => {
-                (self.send)(Err(fault));
+                (self.send)(Err((file, fault)));
                 return false;
             }
         };
@@ -136,7 +141,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         let is_same = self.files[file as usize].note(block, digest);
         if !is_same {
             let name = &self.source.files()[file as usize].name;
-            (self.send)(Err(changed(name, "was written to")));
+            (self.send)(Err((file, changed(name, "was written to"))));
         }
         is_same
     }
@@ -166,7 +171,7 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
             let digest = match self.hash_block(run.file, block) {
                 Ok(digest) => digest,
                 Err(fault) => {
-                    (self.send)(Err(fault));
+                    (self.send)(Err((run.file, fault)));
                     return false;
                 }
             };
@@ -193,19 +198,26 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
         if file.missing > 0 {
             return true;
         }
-        let digests: Vec<Digest> = file.blocks.iter().flatten().copied().collect();
+        let root = *file.root.get_or_insert_with(|| {
+            let digests: Vec<Digest> = file.blocks.iter().flatten().copied().collect();
+            *blocks.root(&digests).as_bytes()
+        });
         (self.send)(Ok(Hashed::Whole(Whole {
             file: run.file,
-            root: *blocks.root(&digests).as_bytes(),
+            root,
             end: file.end,
         })))
     }
 
-    /// Reads a file again and checks that it still matches its digests.
+    /// Reads a file again and checks that it still matches its digests. Gives up without a result
+    /// once the session is over.
     fn prove(&mut self, file: u32) -> bool {
         let source = self.source;
         let proved = source.files()[file as usize].prove(|| {
             for block in 0..source.files()[file as usize].blocks().count() {
+                if source.is_complete() {
+                    return Ok(false);
+                }
                 let digest = self.hash_block(file, block)?;
                 if !self.files[file as usize].note(block, digest) {
                     return Ok(false);
@@ -213,8 +225,9 @@ impl<F: FnMut(Result<Hashed, Fault>) -> bool> SourceHasher<'_, F> {
             }
             Ok(true)
         });
-        let goes_on = proved.is_ok();
-        (self.send)(proved.map(|()| Hashed::Proved(file))) && goes_on
+        // A file that changed after it was published does not end the work for the others.
+        let proved = proved.map(|()| Hashed::Proved(file));
+        !source.is_complete() && (self.send)(proved.map_err(|fault| (file, fault)))
     }
 
     fn hash_block(&mut self, file: u32, block: u32) -> Result<Digest, Fault> {
@@ -296,12 +309,12 @@ mod tests {
             }
             Ok(_) => true,
             Err(fault) => {
-                faults.push(fault.code);
+                faults.push((fault.0, fault.1.code));
                 true
             }
         });
         let root = *blake3::hash(&[1; 1000]).as_bytes();
         assert_eq!(wholes, [(0, root, 0)]);
-        assert_eq!(faults, [Code::SourceChanged]);
+        assert_eq!(faults, [(0, Code::SourceChanged)]);
     }
 }

@@ -20,6 +20,8 @@ mod hash;
 mod plan;
 pub(crate) mod receiver;
 pub(crate) mod sender;
+#[cfg(test)]
+mod tests;
 
 /// If a data connection fails, the reason may still be in flight on the control connection.
 const GRACE: Duration = Duration::from_secs(2);
@@ -84,7 +86,7 @@ impl Carrier {
 
     /// Returns how many of the `taken` bytes given to the channel have left.
     fn moved(&self, taken: u64) -> u64 {
-        self.stats().sent.map_or(taken, |sent| sent.min(taken))
+        self.stats().moved(taken)
     }
 
     fn stats(&self) -> ChannelStats {

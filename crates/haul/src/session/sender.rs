@@ -1,23 +1,31 @@
 //! The role of the end that sends the files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, after, never, select, unbounded};
+use crossbeam_channel::{Receiver, at, never, select, unbounded};
 
-use super::{Carrier, CarrierEnd, GRACE, Meter, account_of, channel_fault, saturating_sum, spawn};
+use super::{Carrier, CarrierEnd, Meter, account_of, channel_fault, saturating_sum, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
 use crate::link::Link;
 use crate::report::{Event, FileResult, Observer};
-use crate::session::hash::{Hashed, Whole, hash_source};
+use crate::session::hash::{Hashed, HashedOr, Whole, hash_source};
 use crate::source::{FileSource, SourceFile, Standing};
 use crate::wire::{
     self, Commit, Complete, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run,
 };
 
-/// How often to check whether the last bytes of a file have left.
-const LEAVE_TICK: Duration = Duration::from_millis(2);
+/// How often to check whether the last bytes of a file have left: each quarter of a round trip,
+/// within these bounds.
+const CHECK_EVERY: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(50);
+/// If the channel's counter has stood still for this long, what the channel has taken counts as
+/// sent: not every kernel counts, and some count retransmissions that never left.
+const STANDSTILL: Duration = Duration::from_millis(500);
+/// How long a sender that withdraws a commit waits for the receiver's answer. The receiver may have
+/// to finish an fsync first.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// Result of a sender; after a failure, the state until then.
 #[derive(Debug, Default)]
@@ -28,6 +36,8 @@ pub(crate) struct SenderOutcome {
     missing: Vec<u64>,
     /// Files of which the receiver has blocks of another source.
     is_stale: Vec<usize>,
+    /// A file changed after the receiver had published it as offered.
+    pub(crate) is_superseded: bool,
     /// The hash of each published file.
     pub(crate) roots: Vec<Option<[u8; 32]>>,
     /// Counters of this end.
@@ -89,17 +99,7 @@ pub(crate) fn run(
                 events.send(Happened::Hashed(hashed)).is_ok()
             });
         };
-        let empty = empty_files(source.files());
-        let mut session = Session {
-            link,
-            source,
-            binding,
-            carrier,
-            observer,
-            meter,
-            leaving: BTreeMap::new(),
-            committed: empty.map(|whole| (whole.file, whole)).collect(),
-        };
+        let mut session = Session::new(link, source, binding, carrier, observer, meter);
         let result = spawn(scope, "haul-send", send)
             .and_then(|()| spawn(scope, "haul-hash", hash))
             .and_then(|()| session.converse(&happened, outcome))
@@ -115,7 +115,7 @@ pub(crate) fn run(
 
 enum Happened {
     Channel(CarrierEnd),
-    Hashed(Result<Hashed, Fault>),
+    Hashed(HashedOr),
 }
 
 struct Session<'a> {
@@ -128,11 +128,49 @@ struct Session<'a> {
     meter: Meter,
     /// Files of which every block has been hashed, and not every byte has left yet.
     leaving: BTreeMap<u32, Whole>,
-    /// Files that the receiver may publish.
+    /// What the channel had sent at the latest check, and since when.
+    sent: u64,
+    sent_at: Instant,
+    /// When to check next, if a file is leaving.
+    check_at: Option<Instant>,
+    /// The receiver has every byte.
+    is_all_present: bool,
+    /// Files whose attributes changed: the hasher is reading them again.
+    proving: BTreeSet<u32>,
+    /// Files that the receiver may publish: their `Commit` was sent.
     committed: BTreeMap<u32, Whole>,
+    /// The file whose change ends the session.
+    changed: Option<u32>,
 }
 
-impl Session<'_> {
+impl<'a> Session<'a> {
+    fn new(
+        link: &'a Link,
+        source: &'a FileSource,
+        binding: [u8; 32],
+        carrier: &'a Carrier,
+        observer: &'a dyn Observer,
+        meter: Meter,
+    ) -> Self {
+        let empty = empty_files(source.files());
+        Self {
+            link,
+            source,
+            binding,
+            carrier,
+            observer,
+            meter,
+            leaving: BTreeMap::new(),
+            sent: 0,
+            sent_at: Instant::now(),
+            check_at: None,
+            is_all_present: false,
+            proving: BTreeSet::new(),
+            changed: None,
+            committed: empty.map(|whole| (whole.file, whole)).collect(),
+        }
+    }
+
     fn converse(
         &mut self,
         happened: &Receiver<Happened>,
@@ -140,11 +178,7 @@ impl Session<'_> {
     ) -> Result<(), Fault> {
         let mut happened = happened.clone();
         loop {
-            let tick = if self.leaving.is_empty() {
-                never()
-            } else {
-                after(LEAVE_TICK)
-            };
+            let tick = self.check_at.map_or_else(never, at);
             select! {
                 recv(self.link.incoming()) -> message => {
                     let message = message.map_err(|_| Fault::protocol("no control connection"))??;
@@ -153,81 +187,117 @@ impl Session<'_> {
                     }
                 }
                 recv(happened) -> event => match event {
-                    Ok(Happened::Hashed(hashed)) => match hashed? {
-                        Hashed::Digests(digests) => self.link.send(&Message::Digests(digests))?,
-                        Hashed::Pieces(pieces) => self.link.send(&Message::Pieces(pieces))?,
-                        Hashed::Whole(whole) => {
-                            self.leaving.insert(whole.file, whole);
-                        }
-                        Hashed::Proved(file) => self.commit(file)?,
-                    },
+                    Ok(Happened::Hashed(hashed)) => self.on_hashed(hashed, outcome)?,
                     Ok(Happened::Channel(end)) => self.on_channel(end)?,
                     Err(_) => happened = never(),
                 },
-                recv(tick) -> _ => {}
+                recv(tick) -> _ => self.commit_what_left()?,
             }
-            self.commit_what_left()?;
+        }
+    }
+
+    fn on_hashed(&mut self, hashed: HashedOr, outcome: &SenderOutcome) -> Result<(), Fault> {
+        match hashed {
+            Ok(Hashed::Digests(digests)) => self.link.send(&Message::Digests(digests)),
+            Ok(Hashed::Pieces(pieces)) => self.link.send(&Message::Pieces(pieces)),
+            Ok(Hashed::Whole(whole)) => {
+                if self.leaving.is_empty() {
+                    self.sent_at = Instant::now();
+                }
+                self.leaving.insert(whole.file, whole);
+                self.commit_what_left()
+            }
+            Ok(Hashed::Proved(file)) => {
+                self.proving.remove(&file);
+                self.commit_what_left()
+            }
+            // Already published as offered.
+            Err((file, _)) if outcome.roots[file as usize].is_some() => Ok(()),
+            Err((file, fault)) => {
+                self.changed = Some(file);
+                Err(fault)
+            }
         }
     }
 
     /// Commits the files whose last byte has left.
     fn commit_what_left(&mut self) -> Result<(), Fault> {
-        if self.leaving.is_empty() {
-            return Ok(());
+        let now = Instant::now();
+        let (taken, stats) = (self.source.taken(), self.carrier.stats());
+        let sent = stats.moved(taken);
+        if sent != self.sent {
+            (self.sent, self.sent_at) = (sent, now);
         }
-        let sent = self.carrier.moved(self.source.taken());
+        let is_still = now.duration_since(self.sent_at) >= STANDSTILL;
+        let sent = if is_still || self.is_all_present {
+            taken
+        } else {
+            sent
+        };
         let left = self.leaving.values().filter(|whole| whole.end <= sent);
         let left: Vec<Whole> = left.copied().collect();
         for whole in left {
-            self.leaving.remove(&whole.file);
-            self.committed.insert(whole.file, whole);
             if self.is_unchanged(whole.file)? {
-                self.commit(whole.file)?;
+                self.leaving.remove(&whole.file);
+                self.committed.insert(whole.file, whole);
+                let source = &self.source.files()[whole.file as usize];
+                self.link.send(&commit(&self.binding, source, whole)?)?;
             }
         }
+        let rtt = Duration::from_micros(stats.rtt_us.unwrap_or(0).into());
+        let pause = (rtt / 4).clamp(*CHECK_EVERY.start(), *CHECK_EVERY.end());
+        // A file that is being read again needs no check until then.
+        let is_waiting = |file| !self.proving.contains(file);
+        self.check_at = self.leaving.keys().any(is_waiting).then(|| now + pause);
         Ok(())
     }
 
     /// Returns whether a source still is what was offered. If only its content shows that, has the
-    /// hasher read it.
-    fn is_unchanged(&self, file: u32) -> Result<bool, Fault> {
-        let standing = self.source.files()[file as usize].check_unchanged()?;
+    /// hasher read it: the file counts as changed until the hasher has [`Hashed::Proved`] it.
+    fn is_unchanged(&mut self, file: u32) -> Result<bool, Fault> {
+        if self.proving.contains(&file) {
+            return Ok(false);
+        }
+        let standing = self.source.files()[file as usize].check_unchanged();
+        let standing = standing.inspect_err(|_| self.changed = Some(file))?;
         if standing == Standing::Touched {
+            self.proving.insert(file);
             self.source.prove(file);
         }
         Ok(standing == Standing::Unchanged)
     }
 
-    fn commit(&self, file: u32) -> Result<(), Fault> {
-        let Some(whole) = self.committed.get(&file) else {
-            return Ok(());
-        };
-        let source = &self.source.files()[file as usize];
-        self.link.send(&commit(&self.binding, source, *whole)?)
-    }
-
     /// Reports to the receiver why the session ends, and returns what to report to the user. The
-    /// receiver may publish a committed file before it reads that the source has changed: then the
-    /// fault is transient, and the next attempt sends the source as it is now.
+    /// receiver may publish a committed file before it reads that the source has changed.
     fn revoke(&mut self, fault: Fault, outcome: &mut SenderOutcome) -> Fault {
-        self.link.report(&fault);
-        if fault.code != Code::SourceChanged || self.committed.is_empty() {
+        let committed = |file: &u32| self.committed.contains_key(file);
+        let Some(changed) = self.changed.filter(committed) else {
+            let fault = match fault.code {
+                Code::SourceChanged => fault.with("; it was not delivered"),
+                _ => fault,
+            };
+            self.link.report(&fault);
             return fault;
-        }
-        let deadline = Instant::now() + GRACE;
-        let mut is_published = false;
-        while let Ok(Ok(message)) = self.link.incoming().recv_deadline(deadline) {
-            if let Message::Done(done) = message {
-                is_published |= self.on_done(&done, outcome).is_ok();
+        };
+        self.link.report(&fault);
+        let deadline = Instant::now() + ANSWER;
+        loop {
+            match self.link.incoming().recv_deadline(deadline) {
+                Ok(Ok(Message::Done(done))) if self.on_done(&done, outcome).is_ok() => {
+                    if done.file == changed {
+                        outcome.is_superseded = true;
+                        return fault.with("; it was delivered as it was before");
+                    }
+                }
+                Ok(Ok(_)) => {}
+                // The receiver sends its error after its last `Done`.
+                Ok(Err(answer)) if answer.code == Code::SourceChanged => {
+                    return fault.with("; it was not delivered");
+                }
+                Ok(Err(_)) | Err(_) => {
+                    return fault.with("; whether it was delivered is not known");
+                }
             }
-        }
-        if is_published {
-            Fault::new(
-                Code::PeerGone,
-                "a source changed just after it was delivered",
-            )
-        } else {
-            fault
         }
     }
 
@@ -254,8 +324,13 @@ impl Session<'_> {
                     total,
                     moved: self.carrier.moved(self.source.taken()),
                 });
+                self.is_all_present = progress.present >= total;
+                if self.is_all_present && !self.leaving.is_empty() {
+                    self.commit_what_left()?;
+                }
                 // A slow receiver can still be stopped from publishing what has changed since.
-                for &file in self.committed.keys() {
+                let committed: Vec<u32> = self.committed.keys().copied().collect();
+                for file in committed {
                     self.is_unchanged(file)?;
                 }
             }
@@ -366,4 +441,96 @@ pub(crate) fn restarted(name: &impl std::fmt::Display) -> String {
 /// Notes that some blocks of a partial copy are stale.
 pub(crate) fn stale(name: &impl std::fmt::Display) -> String {
     format!("'{name}' has changed since its partial copy was made; what differs is fetched again")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::session::State;
+    use crate::session::tests::{Counting, Silent, links, source};
+    use crate::source::{Aside, Work};
+
+    /// The blocks of a file are hashed again, for a stale partial copy, while the file is read
+    /// again because its attributes changed.
+    #[test]
+    fn a_touched_file_is_committed_only_once_it_is_proved() {
+        let (near, far) = links();
+        let (file, handle) = source("a", b"content");
+        let source = FileSource::new(vec![file]);
+        let channel = Arc::new(Counting::default());
+        let carrier = Carrier {
+            cancel: crate::cancel::Cancel::default(),
+            state: std::sync::Mutex::new(State::Open(channel)),
+        };
+        let mut session = Session::new(&near, &source, [0; 32], &carrier, &Silent, Meter::start());
+        let whole = |end| {
+            Ok(Hashed::Whole(Whole {
+                file: 0,
+                root: [1; 32],
+                end,
+            }))
+        };
+        let outcome = SenderOutcome {
+            roots: vec![None],
+            ..SenderOutcome::default()
+        };
+        let wait = || far.incoming().recv_timeout(Duration::from_millis(50));
+        handle
+            .set_permissions(std::fs::Permissions::from_mode(0o640))
+            .unwrap();
+        session.on_hashed(whole(0), &outcome).unwrap();
+        assert!(matches!(
+            source.work(&mut 0),
+            Some(Work::Aside(Aside::Prove(0)))
+        ));
+        let reread = || {
+            session.on_hashed(whole(0), &outcome).unwrap();
+            session.commit_what_left().unwrap();
+            assert!(wait().is_err(), "committed unproven");
+            Ok(true)
+        };
+        source.files()[0].prove(reread).unwrap();
+        session.on_hashed(Ok(Hashed::Proved(0)), &outcome).unwrap();
+        assert!(matches!(wait(), Ok(Ok(Message::Commit(_)))));
+    }
+
+    #[test]
+    fn a_counter_that_stands_still_delays_a_commit_and_does_not_prevent_it() {
+        let (near, far) = links();
+        let source = FileSource::new(vec![source("a", b"content").0]);
+        source
+            .append(&[Run {
+                file: 0,
+                first: 0,
+                count: 1,
+            }])
+            .unwrap();
+        let channel = Arc::new(Counting(Some(0)));
+        let carrier = Carrier {
+            cancel: crate::cancel::Cancel::default(),
+            state: std::sync::Mutex::new(State::Open(channel)),
+        };
+        haul_soft::bulk::Source::wait(&source, 7, Duration::ZERO);
+        let mut session = Session::new(&near, &source, [0; 32], &carrier, &Silent, Meter::start());
+        let whole = Whole {
+            file: 0,
+            root: [1; 32],
+            end: 7,
+        };
+        let outcome = SenderOutcome {
+            roots: vec![None],
+            ..SenderOutcome::default()
+        };
+        session
+            .on_hashed(Ok(Hashed::Whole(whole)), &outcome)
+            .unwrap();
+        assert!(session.check_at.is_some() && far.incoming().is_empty());
+        std::thread::sleep(STANDSTILL);
+        session.commit_what_left().unwrap();
+        let sent = far.incoming().recv_timeout(Duration::from_secs(5));
+        assert!(matches!(sent, Ok(Ok(Message::Commit(_)))));
+    }
 }
