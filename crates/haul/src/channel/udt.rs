@@ -278,3 +278,23 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
         .hint("another process has that UDP port; choose one with --listen")
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn payload_that_arrives_at_a_sender_is_the_fault_of_the_peer() {
+        let code = |error| {
+            settle(Err(LinkError::Sink(error)))
+                .unwrap_err()
+                .fault()
+                .code
+        };
+        let full = Fault::new(Code::DiskFull, "no room");
+        assert_eq!(code(io::Error::other(full)), Code::DiskFull);
+        assert_eq!(code(io::ErrorKind::InvalidInput.into()), Code::Protocol);
+    }
+}

@@ -17,9 +17,9 @@ use crate::wire::{
     self, Commit, Complete, FilePlan, FileRoot, Message, Offer, Plan, RUNS_MAX, Run,
 };
 
-/// How often to check whether the last bytes of a file have left: each quarter of a round trip,
-/// within these bounds.
-const CHECK_EVERY: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(50);
+/// When to check again whether the last bytes of a file have left: after the lower bound at first,
+/// then twice as long each time, up to a quarter of a round trip within these bounds.
+const CHECK_AFTER: RangeInclusive<Duration> = Duration::from_millis(2)..=Duration::from_millis(50);
 /// If the channel's counter has stood still for this long, what the channel has taken counts as
 /// sent: not every kernel counts, and some count retransmissions that never left.
 const STANDSTILL: Duration = Duration::from_millis(500);
@@ -131,8 +131,9 @@ struct Session<'a> {
     /// What the channel had sent at the latest check, and since when.
     sent: u64,
     sent_at: Instant,
-    /// When to check next, if a file is leaving.
+    /// When to check next, if a file is leaving, and how long after the latest check that is.
     check_at: Option<Instant>,
+    pause: Duration,
     /// The receiver has every byte.
     is_all_present: bool,
     /// Files whose attributes changed: the hasher is reading them again.
@@ -164,6 +165,7 @@ impl<'a> Session<'a> {
             sent: 0,
             sent_at: Instant::now(),
             check_at: None,
+            pause: *CHECK_AFTER.start(),
             is_all_present: false,
             proving: BTreeSet::new(),
             changed: None,
@@ -202,7 +204,7 @@ impl<'a> Session<'a> {
             Ok(Hashed::Pieces(pieces)) => self.link.send(&Message::Pieces(pieces)),
             Ok(Hashed::Whole(whole)) => {
                 if self.leaving.is_empty() {
-                    self.sent_at = Instant::now();
+                    (self.sent_at, self.pause) = (Instant::now(), *CHECK_AFTER.start());
                 }
                 self.leaving.insert(whole.file, whole);
                 self.commit_what_left()
@@ -211,8 +213,12 @@ impl<'a> Session<'a> {
                 self.proving.remove(&file);
                 self.commit_what_left()
             }
-            // Already published as offered.
-            Err((file, _)) if outcome.roots[file as usize].is_some() => Ok(()),
+            // Published as offered, before the hasher had read it again.
+            Err((file, _))
+                if outcome.roots[file as usize].is_some() && self.proving.remove(&file) =>
+            {
+                Ok(())
+            }
             Err((file, fault)) => {
                 self.changed = Some(file);
                 Err(fault)
@@ -245,10 +251,11 @@ impl<'a> Session<'a> {
             }
         }
         let rtt = Duration::from_micros(stats.rtt_us.unwrap_or(0).into());
-        let pause = (rtt / 4).clamp(*CHECK_EVERY.start(), *CHECK_EVERY.end());
+        let most = (rtt / 4).clamp(*CHECK_AFTER.start(), *CHECK_AFTER.end());
         // A file that is being read again needs no check until then.
         let is_waiting = |file| !self.proving.contains(file);
-        self.check_at = self.leaving.keys().any(is_waiting).then(|| now + pause);
+        self.check_at = (self.leaving.keys().any(is_waiting)).then(|| now + self.pause);
+        self.pause = (self.pause * 2).min(most);
         Ok(())
     }
 

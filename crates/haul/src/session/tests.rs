@@ -180,7 +180,7 @@ fn withdraw(answer: impl FnOnce(&Link)) -> (Fault, SenderOutcome) {
             complete: false,
             restarted: false,
         };
-        let files = vec![plan.clone(), plan];
+        let files = vec![plan, plan];
         far.send(&Message::Plan(Plan { files })).unwrap();
         let runs = vec![run(0), run(1)];
         far.send(&Message::Wants(Wants { runs })).unwrap();
