@@ -8,9 +8,11 @@ mod list;
 mod notes;
 mod run;
 
+use std::ffi::OsStr;
+use std::io;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 use clap::Subcommand;
 
 pub use args::{
@@ -69,5 +71,29 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Compare(args) => crate::compare::compare(&args),
         Command::Scenarios(args) => list::scenarios(&args),
+    }
+}
+
+/// Describes why a program did not start `at` a place, such as " on host a".
+fn cannot_run(program: &OsStr, at: &str, error: &io::Error) -> anyhow::Error {
+    let ask = match error.kind() {
+        io::ErrorKind::NotFound => " (is it installed?)",
+        _ => "",
+    };
+    anyhow!("cannot run {}{at}: {error}{ask}", program.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_program_prompts_to_install_it() {
+        let ping = OsStr::new("ping");
+        let text = cannot_run(ping, " on host a", &io::ErrorKind::NotFound.into()).to_string();
+        assert!(text.starts_with("cannot run ping on host a: "), "{text}");
+        assert!(text.ends_with("(is it installed?)"), "{text}");
+        let text = cannot_run(ping, "", &io::ErrorKind::PermissionDenied.into()).to_string();
+        assert!(!text.contains("installed"), "{text}");
     }
 }

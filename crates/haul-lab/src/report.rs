@@ -157,7 +157,7 @@ impl fmt::Display for DirectionReport {
         }
         write!(
             f,
-            "; delivered {:.0} µs late at most half of the time, {:.0} µs 99 %",
+            "; lateness: median {:.0} µs, 99th percentile {:.0} µs",
             self.late_us_p50, self.late_us_p99
         )
     }
@@ -193,6 +193,11 @@ mod tests {
             ..LabStats::default()
         });
         assert!(report.warnings()[0].contains("dropped 5 packets"));
-        assert!(report.to_string().contains("a → b: 0 of 0 packets arrived"));
+        let text = report.to_string();
+        assert!(text.contains("a → b: 0 of 0 packets arrived"), "{text}");
+        assert!(
+            text.contains("lateness: median 0 µs, 99th percentile 0 µs"),
+            "{text}"
+        );
     }
 }

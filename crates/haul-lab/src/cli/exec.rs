@@ -5,13 +5,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result};
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 use rustix::fs::{Mode, OFlags};
 
 use super::args::ExecArgs;
-use super::background;
+use super::{background, cannot_run};
 use crate::lab::environment;
 
 /// What a shell answers when there is no such command.
@@ -61,7 +61,7 @@ pub(super) fn exec(args: &ExecArgs) -> Result<ExitCode> {
     };
     inside.on(&mut command)?;
     let error = command.exec();
-    let message = anyhow!("cannot run {}: {error}", program.display());
+    let message = cannot_run(program, "", &error);
     if error.kind() == std::io::ErrorKind::NotFound {
         eprintln!("Error: {message}");
         return Ok(ExitCode::from(NOT_FOUND));

@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use haul_io::netns::child::{Caught, Signals};
 
 use super::args::RunArgs;
+use super::cannot_run;
 use crate::lab::Lab;
 use crate::out;
 use crate::report::Report;
@@ -123,7 +124,7 @@ impl Session {
         }
         command
             .spawn()
-            .with_context(|| format!("cannot run {} on host {}", program.display(), job.host))
+            .map_err(|error| cannot_run(program, &format!(" on host {}", job.host), &error))
     }
 
     /// Waits for a command, or ends it when a signal asks this process to end.
