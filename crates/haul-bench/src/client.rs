@@ -86,7 +86,7 @@ fn converse(
         version: VERSION,
         plan: end.plan.clone(),
     })?;
-    let (software, port, token, peer) = match control.receive()? {
+    let (software, port, token, peer) = match control.first_reply(address)? {
         Message::Welcome {
             software,
             port,

@@ -247,6 +247,21 @@ impl Control {
         self.incoming.recv().unwrap_or_else(|_| closed())
     }
 
+    /// Returns the server's reply to the first message. Servers of other protocols close the
+    /// connection instead.
+    pub(crate) fn first_reply(&self, server: SocketAddr) -> Result<Message, Fault> {
+        self.receive().map_err(|fault| {
+            if fault == damaged() {
+                return fault;
+            }
+            let text = format!(
+                "{server} closed the connection without a reply: it is not 'haul bench serve', or it has ended"
+            );
+            Fault::new(fault.code, text)
+                .hint("start 'haul bench serve' there, or give its port with --port")
+        })
+    }
+
     /// The next message of a peer that has no reason to wait.
     pub(crate) fn receive_within(&self, limit: Duration) -> Result<Message, Fault> {
         if let Some(message) = self.early.take() {
@@ -565,6 +580,18 @@ mod tests {
         let fault = ended.unwrap_err();
         assert_eq!(fault.code, Code::PeerGone, "{fault}");
         assert!(fault.text.contains("no end"), "{fault}");
+    }
+
+    #[test]
+    fn a_server_that_closes_without_a_reply_is_not_a_bench_server() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let near = TcpStream::connect(address).unwrap();
+        let control = Control::start(near, Duration::from_secs(10)).unwrap();
+        drop(listener.accept().unwrap());
+        let fault = control.first_reply(address).unwrap_err();
+        assert_eq!(fault.code, Code::PeerGone, "{fault}");
+        assert!(fault.text.contains("not 'haul bench serve'"), "{fault}");
     }
 
     fn hello(protocol: &str, version: u32) -> Vec<u8> {

@@ -101,7 +101,7 @@ fn converse(
         version: PATH_VERSION,
         plan: plan.clone(),
     })?;
-    let (ports, token, machine) = match control.receive()? {
+    let (ports, token, machine) = match control.first_reply(peer)? {
         Message::Doors {
             ports,
             token,

@@ -58,7 +58,7 @@ impl Tcp {
         let streams = open_all(plan.streams, connect, |error| error).map_err(|error| {
             let text = format!("cannot open a data connection to {server}: {error}");
             Fault::new(Code::Unreachable, text)
-                .hint("is that port let through? 'haul bench serve --data-port' fixes it")
+                .hint("is that port let through? 'haul bench serve --data-port' sets that port")
         })?;
         Self::new(plan, streams)
     }

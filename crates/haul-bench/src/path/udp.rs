@@ -141,7 +141,7 @@ impl Udp {
             let Some(peer) = peer else {
                 let text = "no datagram of the client arrived";
                 return Err(Fault::new(Code::Unreachable, text)
-                    .hint("is UDP let through to the server? 'haul bench serve --data-port' fixes the ports"));
+                    .hint("is UDP let through to the server? 'haul bench serve --data-port' sets the ports"));
             };
             socket.connect(peer).map_err(failed)?;
             flows.push(Flow { socket, peer });

@@ -55,7 +55,7 @@ impl Udt {
                 Code::Unreachable,
                 format!("cannot open a UDT connection to {server}: {error}"),
             )
-            .hint("is UDP let through to that port? 'haul bench serve --data-port' fixes it")
+            .hint("is UDP let through to that port? 'haul bench serve --data-port' sets that port")
         })?;
         Ok(Self::new(links))
     }
