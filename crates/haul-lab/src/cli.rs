@@ -76,11 +76,11 @@ pub fn run(args: Args) -> Result<ExitCode> {
 
 /// Describes why a program did not start `at` a place, such as " on host a".
 fn cannot_run(program: &OsStr, at: &str, error: &io::Error) -> anyhow::Error {
-    let ask = match error.kind() {
-        io::ErrorKind::NotFound => " (is it installed?)",
-        _ => "",
+    let why = match error.kind() {
+        io::ErrorKind::NotFound => "No such file or directory (is it installed?)".into(),
+        _ => error.to_string(),
     };
-    anyhow!("cannot run {}{at}: {error}{ask}", program.display())
+    anyhow!("cannot run {}{at}: {why}", program.display())
 }
 
 #[cfg(test)]
