@@ -109,7 +109,8 @@ int haul_last_errno(haul_context *context);
 enum haul_transport {
   HAUL_TRANSPORT_OTHER = 0,
   HAUL_TRANSPORT_IWARP = 1,      /* iWARP over TCP: a Send or Write is complete when the transport has taken it */
-  HAUL_TRANSPORT_IWARP_UDT = 2,  /* iWARP over UDT: the same */
+  HAUL_TRANSPORT_IWARP_UDT = 2,  /* iWARP over UDT: complete when the peer's transport has acknowledged it; the peer
+                                    may still reject it and end the connection */
   HAUL_TRANSPORT_ROCE = 3,       /* RDMA over Ethernet: complete when the peer's device has acknowledged it */
   HAUL_TRANSPORT_INFINIBAND = 4, /* the same */
   HAUL_TRANSPORT_IWARP_UDP = 5   /* iWARP in UDP datagrams: UD is complete when it is handed to the network, RD when the peer has
@@ -372,7 +373,8 @@ int haul_comp_channel_wait(haul_comp_channel *channel, int64_t timeout_ns, uint6
 
 enum haul_wc_status { /* the numbers of libibverbs */
   HAUL_WC_SUCCESS = 0,
-  HAUL_WC_LOC_LEN_ERR = 1,       /* a receive buffer is too short, or a length does not fit to the operation */
+  HAUL_WC_LOC_LEN_ERR = 1,       /* RDMA devices: a receive buffer is too short, or a length does not fit to the operation; RC of
+                                    the software provider flushes such a receive */
   HAUL_WC_LOC_QP_OP_ERR = 2,     /* the queue pair cannot do this */
   HAUL_WC_LOC_PROT_ERR = 4,      /* a key of this end is not valid, or does not have the right or the range */
   HAUL_WC_WR_FLUSH_ERR = 5,      /* the queue pair was in error when its turn came */
@@ -502,7 +504,7 @@ typedef struct haul_datagram_init {
   uint8_t multicast_ttl;    /* hops that packets to multicast groups may take */
   uint8_t tail_repeats;     /* the last segment of a message of more than eight is sent so many times more (UD) */
   uint64_t max_rate;        /* payload bytes per second to one peer, at most (UD); 0: as fast as the machine can */
-  uint64_t read_timeout_ns; /* how long a read waits for missing data before it requests it again, at first; 0: by the round trip */
+  uint64_t read_timeout_ns; /* how long a UD read waits before it requests missing data again while no round trip is known; 0: 100 ms */
   uint8_t retries;          /* how often a read asks again, or RD retransmits without an answer, before it gives up */
   uint8_t reserved[7];
 } haul_datagram_init;
@@ -551,7 +553,7 @@ enum haul_blame {
   HAUL_BLAME_NONE = 0,
   HAUL_BLAME_LOCAL = 1,          /* this program: a wrong key, length or right of its own */
   HAUL_BLAME_PEER = 2,           /* the peer did what the protocol or a region's rights forbid */
-  HAUL_BLAME_PEER_COMPLAINS = 3, /* the peer reported that this end did */
+  HAUL_BLAME_PEER_COMPLAINS = 3, /* the peer sent a Terminate: because of this end, or for an error of its own */
   HAUL_BLAME_NETWORK = 4         /* reset, timed out, or closed with work outstanding */
 };
 
