@@ -9,8 +9,9 @@ static haul_context *context;
 
 static void must(int result) { /* a negative result is an error; the library has a line about it */
   char text[512];
-  if (result < 0 && haul_last_error(context, text, sizeof text) > 0) {
-    fprintf(stderr, "%s\n", text);
+  if (result < 0) {
+    size_t len = haul_last_error(context, text, sizeof text);
+    fprintf(stderr, "%s\n", len > 0 ? text : haul_strerror(result));
     exit(1);
   }
 }
@@ -23,7 +24,7 @@ int main(void) {
   haul_cq *cq[2];
   haul_qp *qp[2];
   haul_cm_channel *events[2];
-  must(haul_open("soft", NULL, &context)); /* ibv_open_device */
+  must(haul_open("soft", NULL, &context)); /* ibv_open_device; soft-tcp, the provider's first */
   must(haul_pd_create(context, &pd)); /* ibv_alloc_pd */
   const uint32_t access = HAUL_ACCESS_LOCAL_WRITE | HAUL_ACCESS_REMOTE_WRITE;
   must(haul_mr_reg(pd, memory, sizeof memory, access, &mr)); /* ibv_reg_mr */
