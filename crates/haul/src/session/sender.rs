@@ -298,7 +298,7 @@ impl<'a> Session<'a> {
                 }
                 Ok(Ok(_)) => {}
                 // The receiver sends its error after its last `Done`.
-                Ok(Err(answer)) if answer.code == Code::SourceChanged => {
+                Ok(Err(answer)) if answer.code == fault.code => {
                     return fault.with("; it was not delivered");
                 }
                 Ok(Err(_)) | Err(_) => {
