@@ -118,7 +118,7 @@ pub(crate) struct Options {
     pub(crate) interval: Option<Duration>,
     /// Congestion control. tcp: those of the kernel (cubic, bbr, …); udt: those of
     /// docs/congestion.md (model, bic, htcp, …)
-    #[arg(long, short = 'C', value_name = "NAME")]
+    #[arg(long, short = 'C', value_name = "NAME", alias = "cc")]
     pub(crate) congestion: Option<String>,
     /// Socket buffer size [default: chosen by the kernel]
     #[arg(long, value_parser = message, value_name = "SIZE")]
@@ -339,6 +339,11 @@ mod tests {
 
     fn options(text: &str) -> Options {
         Options::parse_words(text).unwrap()
+    }
+
+    #[test]
+    fn congestion_control_has_the_name_of_send_as_well() {
+        assert_eq!(options("--cc bbr"), options("--congestion bbr"));
     }
 
     #[test]

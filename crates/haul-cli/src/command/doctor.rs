@@ -72,5 +72,5 @@ fn text(findings: &[Finding], all: bool) -> String {
     };
     let (warnings, advice) = (count(Level::Warning), count(Level::Advice));
     let fine = count(Level::Ok);
-    text + &format!("{warnings} to fix, {advice} optional, {fine} passed\n")
+    text + &format!("warnings: {warnings}, advice: {advice}, passed: {fine}\n")
 }

@@ -38,6 +38,9 @@ struct State {
 struct Current {
     setting: String,
     repetition: u32,
+    /// How often the receiver reports its progress.
+    #[serde(skip)]
+    interval: Duration,
     /// Since its start, of the last progress.
     #[serde(rename = "until_s", serialize_with = "in_seconds")]
     until: Duration,
@@ -76,6 +79,7 @@ impl PathOutput {
         self.state().current = Some(Current {
             setting: label.to_owned(),
             repetition,
+            interval: Duration::from_millis(plan.interval_ms),
             until: Duration::ZERO,
             bytes: 0,
         });
@@ -95,8 +99,9 @@ impl PathOutput {
 
     /// How far it is.
     pub(crate) fn progress(&self, progress: &Progress) {
-        let mut last = Duration::ZERO;
+        let (mut last, mut interval) = (Duration::ZERO, Duration::ZERO);
         if let Some(current) = &mut self.state().current {
+            interval = current.interval;
             last = std::mem::replace(&mut current.until, progress.until);
             current.bytes = current.bytes.saturating_add(progress.bytes);
         }
@@ -107,7 +112,9 @@ impl PathOutput {
             "interval",
             &json!({ "until_s": until_s, "bytes": progress.bytes, "goodput_bps": bps }),
         );
-        self.note(&format!("{until_s:>7.1} s  {:>14}", rate(bps)));
+        if is_meaningful(span, interval) {
+            self.note(&format!("{until_s:>7.1} s  {:>14}", rate(bps)));
+        }
     }
 
     /// A run is over.
@@ -263,6 +270,12 @@ impl PathOutput {
     }
 }
 
+/// Returns whether a rate over `span` is worth a line. The last report of a run may follow the one
+/// before at once.
+fn is_meaningful(span: Duration, interval: Duration) -> bool {
+    span >= interval / 10
+}
+
 fn print_status(line: &str) {
     let mut stderr = std::io::stderr().lock();
     // Whoever reads it may have gone.
@@ -281,4 +294,18 @@ fn print_status_add(words: &str) {
     } else {
         writeln!(stderr, "haul:         {words}")
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rest_shorter_than_a_tenth_of_the_interval_is_no_progress_line() {
+        let interval = Duration::from_secs(1);
+        assert!(is_meaningful(interval, interval));
+        assert!(is_meaningful(interval / 10, interval));
+        assert!(!is_meaningful(interval / 11, interval));
+        assert!(!is_meaningful(Duration::ZERO, interval));
+    }
 }
