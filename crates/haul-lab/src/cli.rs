@@ -8,11 +8,9 @@ mod list;
 mod notes;
 mod run;
 
-use std::ffi::OsStr;
-use std::io;
 use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Subcommand;
 
 pub use args::{
@@ -71,29 +69,5 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Compare(args) => crate::compare::compare(&args),
         Command::Scenarios(args) => list::scenarios(&args),
-    }
-}
-
-/// Describes why a program did not start `at` a place, such as " on host a".
-fn cannot_run(program: &OsStr, at: &str, error: &io::Error) -> anyhow::Error {
-    let why = match error.kind() {
-        io::ErrorKind::NotFound => "No such file or directory (is it installed?)".into(),
-        _ => error.to_string(),
-    };
-    anyhow!("cannot run {}{at}: {why}", program.display())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_missing_program_prompts_to_install_it() {
-        let ping = OsStr::new("ping");
-        let text = cannot_run(ping, " on host a", &io::ErrorKind::NotFound.into()).to_string();
-        assert!(text.starts_with("cannot run ping on host a: "), "{text}");
-        assert!(text.ends_with("(is it installed?)"), "{text}");
-        let text = cannot_run(ping, "", &io::ErrorKind::PermissionDenied.into()).to_string();
-        assert!(!text.contains("installed"), "{text}");
     }
 }

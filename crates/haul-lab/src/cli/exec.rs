@@ -11,7 +11,8 @@ use haul_io::netns::child::Inside;
 use rustix::fs::{Mode, OFlags};
 
 use super::args::ExecArgs;
-use super::{background, cannot_run};
+use super::background;
+use super::notes::cannot_run;
 use crate::lab::environment;
 
 /// What a shell answers when there is no such command.

@@ -9,7 +9,7 @@ use anyhow::{Context, Result};
 use haul_io::netns::child::{Caught, Signals};
 
 use super::args::RunArgs;
-use super::cannot_run;
+use super::notes::cannot_run;
 use crate::lab::Lab;
 use crate::out;
 use crate::report::Report;
