@@ -29,7 +29,7 @@ impl Listener {
     }
 }
 
-/// Behind [`Listener`](crate::cm::Listener); dropping it ends it.
+/// Behind [`Listener`]; dropping it ends it.
 pub trait ListenerOps: Any + Debug + Send + Sync {
     /// See [`Listener::local_addr`](crate::cm::Listener::local_addr).
     fn local_addr(&self) -> SocketAddr;

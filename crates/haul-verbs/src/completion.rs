@@ -286,7 +286,7 @@ impl WorkCompletion {
     }
 }
 
-/// Behind [`Cq`](crate::Cq).
+/// Behind [`Cq`].
 pub trait CqOps: Any + Debug + Send + Sync {
     /// See [`Cq::poll`](crate::Cq::poll).
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
@@ -296,7 +296,7 @@ pub trait CqOps: Any + Debug + Send + Sync {
     fn arm(&self, notify: Notify) -> Result<()>;
 }
 
-/// Behind [`CompletionChannel`](crate::CompletionChannel).
+/// Behind [`CompletionChannel`].
 pub trait CompletionChannelOps: Any + Debug + Send + Sync {
     /// See [`CompletionChannel::fd`](crate::CompletionChannel::fd).
     fn fd(&self) -> BorrowedFd<'_>;

@@ -148,7 +148,7 @@ impl Device {
     /// Returns the limits and abilities.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) where a device does not answer.
+    /// [`Error::Os`] where a device does not answer.
     pub fn attributes(&self) -> Result<DeviceAttributes> {
         self.0.attributes()
     }
@@ -156,7 +156,7 @@ impl Device {
     /// Opens the device.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os): no permission, out of descriptors.
+    /// [`Error::Os`]: no permission, out of descriptors.
     pub fn open(&self) -> Result<Context> {
         self.0.open().map(Context)
     }
@@ -182,7 +182,7 @@ impl Context {
     /// Returns the limits and abilities.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) where a device does not answer.
+    /// [`Error::Os`] where a device does not answer.
     pub fn attributes(&self) -> Result<DeviceAttributes> {
         self.0.attributes()
     }
@@ -190,7 +190,7 @@ impl Context {
     /// Creates a protection domain.
     ///
     /// # Errors
-    /// [`Error::Exhausted`](crate::Error::Exhausted).
+    /// [`Error::Exhausted`].
     pub fn alloc_pd(&self) -> Result<Pd> {
         self.0.clone().alloc_pd().map(Pd::from_ops)
     }
@@ -198,7 +198,7 @@ impl Context {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os): out of descriptors.
+    /// [`Error::Os`]: out of descriptors.
     pub fn create_completion_channel(&self) -> Result<CompletionChannel> {
         let ops = self.0.clone().create_completion_channel()?;
         Ok(CompletionChannel::from_ops(ops))
@@ -208,7 +208,7 @@ impl Context {
     /// on `channel` as `token`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for no or too many entries, or a channel of
+    /// [`Error::Invalid`] for no or too many entries, or a channel of
     /// another context.
     pub fn create_cq(
         &self,
@@ -226,7 +226,7 @@ impl Context {
     /// Creates a channel for events of connections.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os): out of descriptors.
+    /// [`Error::Os`]: out of descriptors.
     pub fn create_event_channel(&self) -> Result<EventChannel> {
         let ops = self.0.clone().create_event_channel()?;
         Ok(EventChannel::from_ops(ops))
@@ -236,7 +236,7 @@ impl Context {
     /// At most `backlog` requests wait there for an answer; further ones are rejected.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os): the address is in use or not of this machine.
+    /// [`Error::Os`]: the address is in use or not of this machine.
     pub fn listen(
         &self,
         address: SocketAddr,
@@ -250,7 +250,7 @@ impl Context {
     /// Takes the next asynchronous event, if there is one.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Unsupported`].
     pub fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
         self.0.poll_async_event()
     }
@@ -258,7 +258,7 @@ impl Context {
     /// Returns a descriptor that is readable while there are asynchronous events.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Unsupported`].
     pub fn async_fd(&self) -> Result<BorrowedFd<'_>> {
         self.0.async_fd()
     }
@@ -282,7 +282,7 @@ pub trait DeviceOps: Any + Debug + Send + Sync {
     fn open(&self) -> Result<Arc<dyn ContextOps>>;
 }
 
-/// Behind [`Context`](crate::Context), whose methods say what each does and how it fails.
+/// Behind [`Context`], whose methods say what each does and how it fails.
 pub trait ContextOps: Any + Debug + Send + Sync {
     /// See [`Context::attributes`](crate::Context::attributes).
     fn attributes(&self) -> Result<DeviceAttributes>;

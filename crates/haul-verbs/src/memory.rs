@@ -209,7 +209,7 @@ impl Drop for Mr {
     }
 }
 
-/// Behind [`Pd`](crate::Pd).
+/// Behind [`Pd`].
 pub trait PdOps: Any + Debug + Send + Sync {
     /// See [`Pd::register`](crate::Pd::register). The rights do not contradict each other.
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>>;
@@ -221,7 +221,7 @@ pub trait PdOps: Any + Debug + Send + Sync {
     }
 }
 
-/// Behind [`Mr`](crate::Mr).
+/// Behind [`Mr`].
 pub trait MrOps: Any + Debug + Send + Sync {
     /// See [`Mr::lkey`](crate::Mr::lkey).
     fn lkey(&self) -> u32;

@@ -105,7 +105,7 @@ impl Qp {
     /// Returns the counters of its connection.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::State`](crate::Error::State)
+    /// [`Error::Unsupported`]; [`Error::State`]
     /// without a connection.
     pub fn statistics(&self) -> Result<QpStatistics> {
         self.0.statistics()
@@ -114,10 +114,10 @@ impl Qp {
     /// Posts send work requests, in order. In error they are flushed with a completion each.
     ///
     /// # Errors
-    /// [`PostError`] names the first that is not posted: [`Error::State`](crate::Error::State)
-    /// before the connection is there, [`Error::Full`](crate::Error::Full),
-    /// [`Error::Invalid`](crate::Error::Invalid) for more pieces or inline data than there is room
-    /// for, [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`PostError`] names the first that is not posted: [`Error::State`]
+    /// before the connection is there, [`Error::Full`],
+    /// [`Error::Invalid`] for more pieces or inline data than there is room
+    /// for, [`Error::Unsupported`].
     pub fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         self.0.post_send(requests)
     }
@@ -125,20 +125,20 @@ impl Qp {
     /// Posts receive work requests, in order; possible before the connection is there.
     ///
     /// # Errors
-    /// As [`Qp::post_send`]; [`Error::Invalid`](crate::Error::Invalid) with a shared receive queue.
+    /// As [`Qp::post_send`]; [`Error::Invalid`] with a shared receive queue.
     pub fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         self.0.post_recv(requests)
     }
 
     /// Requests a connection from the listener at `peer`. The result appears on `channel`:
-    /// [`CmEvent::Established`](crate::cm::CmEvent::Established),
-    /// [`CmEvent::Rejected`](crate::cm::CmEvent::Rejected) or
-    /// [`CmEvent::Unreachable`](crate::cm::CmEvent::Unreachable), and later
-    /// [`CmEvent::Disconnected`](crate::cm::CmEvent::Disconnected).
+    /// [`CmEvent::Established`],
+    /// [`CmEvent::Rejected`] or
+    /// [`CmEvent::Unreachable`], and later
+    /// [`CmEvent::Disconnected`].
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) unless it is new;
-    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long.
+    /// [`Error::State`] unless it is new;
+    /// [`Error::Invalid`] for private data that is too long.
     pub fn connect(
         &self,
         peer: SocketAddr,
@@ -153,8 +153,8 @@ impl Qp {
     /// posted.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections;
-    /// [`Error::State`](crate::Error::State) unless it is new; [`Error::Os`](crate::Error::Os): the
+    /// [`Error::Unsupported`] for connections;
+    /// [`Error::State`] unless it is new; [`Error::Os`]: the
     /// address is in use or not of this machine.
     pub fn bind(&self, address: SocketAddr) -> Result<SocketAddr> {
         self.0.clone().bind(address)
@@ -163,7 +163,7 @@ impl Qp {
     /// Binds a datagram service to a bound UDP socket of the caller, as [`Qp::bind`].
     ///
     /// # Errors
-    /// As [`Qp::bind`]; [`Error::Invalid`](crate::Error::Invalid) for a socket of another kind.
+    /// As [`Qp::bind`]; [`Error::Invalid`] for a socket of another kind.
     pub fn adopt(&self, socket: OwnedFd) -> Result<SocketAddr> {
         self.0.clone().adopt(socket)
     }
@@ -172,8 +172,8 @@ impl Qp {
     /// of the route to the group.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections and reliable datagrams;
-    /// [`Error::State`](crate::Error::State) before [`Qp::bind`]; [`Error::Os`](crate::Error::Os).
+    /// [`Error::Unsupported`] for connections and reliable datagrams;
+    /// [`Error::State`] before [`Qp::bind`]; [`Error::Os`].
     pub fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
         self.0.attach_multicast(group, interface)
     }
@@ -204,7 +204,7 @@ impl Qp {
     /// Returns the counters of the datagram service.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported) for connections.
+    /// [`Error::Unsupported`] for connections.
     pub fn datagram_statistics(&self) -> Result<DatagramStatistics> {
         self.0.datagram_statistics()
     }
@@ -213,7 +213,7 @@ impl Qp {
     /// complete is flushed.
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) where there is no connection.
+    /// [`Error::State`] where there is no connection.
     pub fn disconnect(&self) -> Result<()> {
         self.0.disconnect()
     }
@@ -221,7 +221,7 @@ impl Qp {
     /// Returns what the peer needs for [`Qp::connect_endpoint`].
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Unsupported`].
     pub fn endpoint(&self) -> Result<Endpoint> {
         self.0.endpoint()
     }
@@ -230,7 +230,7 @@ impl Qp {
     /// `param`'s private data is not sent.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported); [`Error::Os`](crate::Error::Os) with
+    /// [`Error::Unsupported`]; [`Error::Os`] with
     /// `TimedOut` where the peer does not come.
     pub fn connect_endpoint(
         &self,
@@ -322,7 +322,7 @@ impl EventChannel {
     /// Takes an event without waiting.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`].
     pub fn poll(&self) -> Result<Option<CmEvent>> {
         self.0.poll()
     }
@@ -330,7 +330,7 @@ impl EventChannel {
     /// Waits for an event and takes it; none when `timeout` has passed, `None` waits for ever.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os).
+    /// [`Error::Os`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
         self.0.wait(timeout)
     }
@@ -385,8 +385,8 @@ impl ConnectRequest {
     /// listener's channel gets its events.
     ///
     /// # Errors
-    /// [`Error::State`](crate::Error::State) for a queue pair that is not new,
-    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// [`Error::State`] for a queue pair that is not new,
+    /// [`Error::Invalid`] for private data that is too long; the request is
     /// rejected then.
     pub fn accept(self, qp: &Qp, param: &ConnParam<'_>) -> Result<()> {
         self.ops.accept(qp.ops(), param)
@@ -395,14 +395,14 @@ impl ConnectRequest {
     /// Rejects the request; the application of the peer receives `private_data`.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::Error::Invalid) for private data that is too long; the request is
+    /// [`Error::Invalid`] for private data that is too long; the request is
     /// rejected without any then.
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.ops.reject(private_data)
     }
 }
 
-/// Behind [`Qp`](crate::Qp).
+/// Behind [`Qp`].
 pub trait QpOps: Any + Debug + Send + Sync {
     /// See [`Qp::qp_num`](crate::Qp::qp_num).
     fn qp_num(&self) -> u32;
@@ -476,7 +476,7 @@ pub trait QpOps: Any + Debug + Send + Sync {
     }
 }
 
-/// Behind [`EventChannel`](crate::cm::EventChannel).
+/// Behind [`EventChannel`].
 pub trait EventChannelOps: Any + Debug + Send + Sync {
     /// See [`EventChannel::fd`](crate::cm::EventChannel::fd).
     fn fd(&self) -> BorrowedFd<'_>;
@@ -486,7 +486,7 @@ pub trait EventChannelOps: Any + Debug + Send + Sync {
     fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>>;
 }
 
-/// Behind [`ConnectRequest`](crate::cm::ConnectRequest); dropping it without an answer rejects it.
+/// Behind [`ConnectRequest`]; dropping it without an answer rejects it.
 pub trait RequestOps: Debug + Send + Sync {
     /// See [`ConnectRequest::accept`](crate::cm::ConnectRequest::accept).
     fn accept(self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()>;

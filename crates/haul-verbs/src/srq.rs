@@ -47,7 +47,7 @@ impl Srq {
     /// Posts receive work requests.
     ///
     /// # Errors
-    /// As [`Qp::post_recv`].
+    /// As `Qp::post_recv`.
     pub fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         self.0.post_recv(requests)
     }
@@ -56,13 +56,13 @@ impl Srq {
     /// turns it off.
     ///
     /// # Errors
-    /// [`Error::Unsupported`](crate::Error::Unsupported).
+    /// [`Error::Unsupported`].
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         self.0.arm_limit(limit)
     }
 }
 
-/// Behind [`Srq`](crate::Srq).
+/// Behind [`Srq`].
 pub trait SrqOps: Any + Debug + Send + Sync {
     /// See [`Srq::post_recv`](crate::Srq::post_recv).
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError>;

@@ -428,7 +428,7 @@ fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
     }))
 }
 
-/// For the flows of [`mod@super::fairness`], which read their own output.
+/// For the flows of two streams of one path, which read their own output.
 pub fn reported_by(
     tool: &Tool,
     server: &Running,

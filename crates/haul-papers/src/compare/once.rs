@@ -39,7 +39,7 @@ pub(crate) struct Once {
 }
 
 impl std::fmt::Display for Path {
-    /// As the arguments of [`compare`].
+    /// As the arguments of `compare`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match *self {
             Self::Direct => write!(f, "--unshaped"),

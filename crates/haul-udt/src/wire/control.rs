@@ -249,7 +249,7 @@ impl<'b> ControlWriter<'b> {
         }
     }
 
-    /// Starts a NAK; ranges follow by [`push_range`] on the same buffer.
+    /// Starts a NAK; ranges follow by `push_range` on the same buffer.
     pub(crate) fn nak(mut self) {
         self.header(TYPE_NAK, 0, 0, 0);
     }
@@ -272,7 +272,7 @@ impl<'b> ControlWriter<'b> {
             .extend_from_slice(&Seq::of(last).get().to_be_bytes());
     }
 
-    /// Starts feedback: the fixed part. Gaps follow by [`push_range`] on the same buffer.
+    /// Starts feedback: the fixed part. Gaps follow by `push_range` on the same buffer.
     pub(crate) fn feedback(mut self, number: u32, fixed: &Feedback<'_>) {
         self.header(TYPE_USER, USER_LONGHAUL, LONGHAUL_FEEDBACK, number);
         fixed.emit_fixed(self.out);
