@@ -160,6 +160,14 @@ impl Ud {
     /// Notes that the placement that was handed out last is done; or not, because the memory was
     /// gone.
     pub fn handle_placed(&mut self, now: Time, is_placed: bool) {
+        // The usual case: the other kinds of what is pending are large, and are moved.
+        if let (true, &Some((Pending::Next(at, piece), len))) = (is_placed, &self.pending) {
+            self.pending = None;
+            self.counters.placed_octets += u64::from(len);
+            self.records
+                .grow(now, &self.config, at, &piece, &mut self.events);
+            return;
+        }
         let Some((pending, len)) = self.pending.take() else {
             return;
         };
