@@ -107,7 +107,7 @@ def send(build):
     cpu = cpu_of(build.file_server)
     begun = time.monotonic()
     place = lab_exec(build.binary, "a")
-    _, used = run([*place, build.binary, "send", "--quiet", build.folder / "ocean.bin", f"b:{build.ports['file']}"])
+    _, used = run([*place, build.binary, "send", "--quiet", build.folder / "ocean.bin", f"b:{build.ports['file']}:"])
     took = time.monotonic() - begun
     used += cpu_of(build.file_server) - cpu
     if received.stat().st_size != FILE_BYTES:
