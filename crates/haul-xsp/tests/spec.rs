@@ -5,28 +5,17 @@
     reason = "what is not there where it must be fails the test"
 )]
 
+#[path = "../../../tests/pages/hex.rs"]
+mod hex;
+
 use haul_xsp::crc32c;
 use haul_xsp::wire::{FLAG_CHECK, HEADER_LEN, Header, Pdu};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-const PAGE: &str = include_str!("../../../docs/protocol/xsp.md");
+use hex::bytes;
 
-/// The bytes of the page's block of this name, without its comments.
-fn bytes(name: &str) -> Vec<u8> {
-    let block = PAGE.split("```hex ").find_map(|block| {
-        let (title, rest) = block.split_once('\n')?;
-        (title == name).then(|| rest.split("```").next())?
-    });
-    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
-    let words = lines.flat_map(|line| line.split(';').next());
-    let digits: Vec<u8> = words
-        .flat_map(str::bytes)
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
-}
+const PAGE: &str = include_str!("../../../docs/protocol/xsp.md");
 
 /// The PDU of these bytes, after its check and our own encoding of it.
 fn pdu(bytes: &[u8]) -> (Pdu, &[u8]) {
@@ -43,7 +32,7 @@ fn pdu(bytes: &[u8]) -> (Pdu, &[u8]) {
 }
 
 fn only(name: &str) -> Pdu {
-    let bytes = bytes(name);
+    let bytes = bytes(PAGE, name);
     let (pdu, rest) = pdu(&bytes);
     assert!(rest.is_empty(), "{name}");
     pdu
@@ -90,7 +79,7 @@ fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
 
 #[test]
 fn the_proof_of_the_page_follows_from_its_key() {
-    let (opener, acceptor) = (bytes("key-opener"), bytes("key-acceptor"));
+    let (opener, acceptor) = (bytes(PAGE, "key-opener"), bytes(PAGE, "key-acceptor"));
     let token = |bytes: &[u8]| {
         let (_, rest) = pdu(bytes);
         let (Pdu::AuthToken { token, .. }, []) = pdu(rest) else {

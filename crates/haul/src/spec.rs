@@ -1,27 +1,16 @@
 //! The worked exchange of docs/protocol/session.md, decoded, encoded and recomputed.
 
+#[path = "../../../tests/pages/hex.rs"]
+mod hex;
+
 use crate::channel::Token;
 use crate::channel::tcp::{STREAM_HEADER_REST, parse_chunk_header, parse_stream_header};
 use crate::link::frame;
 use crate::wire::{self, CONTROL_PREAMBLE, DATA_PREAMBLE, Message};
 
-const PAGE: &str = include_str!("../../../docs/protocol/session.md");
+use hex::bytes;
 
-/// The bytes of the page's block of this name, without its comments.
-fn bytes(name: &str) -> Vec<u8> {
-    let block = PAGE.split("```hex ").find_map(|block| {
-        let (title, rest) = block.split_once('\n')?;
-        (title == name).then(|| rest.split("```").next())?
-    });
-    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
-    let words = lines.flat_map(|line| line.split(';').next());
-    let digits: Vec<u8> = words
-        .flat_map(str::bytes)
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
-}
+const PAGE: &str = include_str!("../../../docs/protocol/session.md");
 
 /// The messages of these frames, each of which this build would write like that.
 fn messages(mut bytes: &[u8]) -> Vec<Message> {
@@ -39,7 +28,7 @@ fn messages(mut bytes: &[u8]) -> Vec<Message> {
 
 #[test]
 fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
-    let client = bytes("client-control");
+    let client = bytes(PAGE, "client-control");
     let (preamble, frames) = client.split_at(CONTROL_PREAMBLE.len());
     assert_eq!(preamble, CONTROL_PREAMBLE);
     let sent = messages(frames);
@@ -54,14 +43,14 @@ fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
     };
     assert!((hello.version_min..=hello.version_max).contains(wire::VERSIONS.end()));
 
-    let stream = bytes("client-stream");
+    let stream = bytes(PAGE, "client-stream");
     let (preamble, rest) = stream.split_at(DATA_PREAMBLE.len());
     assert_eq!(preamble, DATA_PREAMBLE);
     let rest: [u8; STREAM_HEADER_REST] = rest.try_into().unwrap();
     let token = Token::from_wire(open.token);
     assert_eq!(parse_stream_header(rest), Some((token, 0)));
 
-    let answer = bytes("server-plan");
+    let answer = bytes(PAGE, "server-plan");
     let answer = messages(&answer[CONTROL_PREAMBLE.len()..]);
     let [
         Message::Hello(_),
@@ -73,26 +62,26 @@ fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
     };
     assert_eq!((plan.files.len(), wants.runs.len()), (1, 1));
 
-    let chunk = bytes("client-chunk");
+    let chunk = bytes(PAGE, "client-chunk");
     let (header, payload) = chunk.split_first_chunk().unwrap();
     assert_eq!(parse_chunk_header(*header), Some((0, 6)));
     assert_eq!(payload, b"hello\n");
 
     let root = *blake3::hash(payload).as_bytes();
     let seal = wire::seal(&wire::binding(put).unwrap(), &offer.files[0], &root).unwrap();
-    let sent = messages(&bytes("client-digests"));
+    let sent = messages(&bytes(PAGE, "client-digests"));
     let [Message::Digests(digests)] = sent.as_slice() else {
         panic!("no digests");
     };
     assert_eq!(digests.digests, root);
-    let commit = messages(&bytes("client-commit"));
+    let commit = messages(&bytes(PAGE, "client-commit"));
     assert!(
         matches!(commit[..], [Message::Commit(commit)] if commit.seal == seal && commit.end == 6)
     );
-    let done = messages(&bytes("server-done"));
+    let done = messages(&bytes(PAGE, "server-done"));
     assert!(
         matches!(&done[..], [Message::Done(done), Message::Complete(_)] if done.blake3 == root)
     );
-    let complete = messages(&bytes("client-complete"));
+    let complete = messages(&bytes(PAGE, "client-complete"));
     assert!(matches!(complete[..], [Message::Complete(_)]));
 }

@@ -2,6 +2,9 @@
 //! written.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "../../../../tests/pages/hex.rs"]
+mod hex;
+
 use haul_iwarp::datagram::wire::{
     Body, CONTROL_MAX, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Opcode,
 };
@@ -11,25 +14,11 @@ use haul_iwarp::wire::mpa::{Capabilities, Enhanced, FRAME_LEN, FrameHead, FrameK
 use haul_iwarp::wire::rdmap::{self, Terminate};
 use haul_iwarp::{Crc32c, TermCode};
 
+use hex::bytes;
+
 const IWARP: &str = include_str!("../../../../docs/protocol/iwarp.md");
 const UD: &str = include_str!("../../../../docs/protocol/datagram.md");
 const RD: &str = include_str!("../../../../docs/protocol/reliable-datagram.md");
-
-/// The bytes of the page's block of this name, without its comments.
-fn bytes(page: &str, name: &str) -> Vec<u8> {
-    let block = page.split("```hex ").find_map(|block| {
-        let (title, rest) = block.split_once('\n')?;
-        (title == name).then(|| rest.split("```").next())?
-    });
-    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
-    let words = lines.flat_map(|line| line.split(';').next());
-    let digits: Vec<u8> = words
-        .flat_map(str::bytes)
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
-}
 
 /// What stands before a good CRC.
 fn covered(bytes: &[u8]) -> &[u8] {

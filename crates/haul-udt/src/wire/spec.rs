@@ -1,31 +1,20 @@
 //! The worked example of docs/protocol/udt.md, read and written.
 
+#[path = "../../../../tests/pages/hex.rs"]
+mod hex;
+
 use super::check::{opened, seal_control, seal_data};
 use super::emit::emit;
 use super::{Control, HEADER_LEN, Packet, Piece, SocketId};
 
+use hex::bytes;
+
 const PAGE: &str = include_str!("../../../../docs/protocol/udt.md");
 const SOCKET: SocketId = SocketId(7);
 
-/// The bytes of the page's block of this name, without its comments.
-fn bytes(name: &str) -> Vec<u8> {
-    let block = PAGE.split("```hex ").find_map(|block| {
-        let (title, rest) = block.split_once('\n')?;
-        (title == name).then(|| rest.split("```").next())?
-    });
-    let lines = block.unwrap_or_else(|| panic!("no block {name}")).lines();
-    let words = lines.flat_map(|line| line.split(';').next());
-    let digits: Vec<u8> = words
-        .flat_map(str::bytes)
-        .filter(|byte| !byte.is_ascii_whitespace())
-        .collect();
-    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
-    digits.chunks(2).map(byte).collect()
-}
-
 #[test]
 fn the_packets_of_the_page_are_what_this_build_reads_and_writes() {
-    let handshake = bytes("handshake");
+    let handshake = bytes(PAGE, "handshake");
     let parsed = Packet::parse(&handshake).unwrap();
     let Packet::Control(Control::Handshake { body, offer, .. }) = &parsed else {
         panic!("{parsed:?}");
@@ -34,7 +23,7 @@ fn the_packets_of_the_page_are_what_this_build_reads_and_writes() {
     assert_eq!((body.socket, body.mss), (SOCKET, 1_500));
     assert_eq!(emit(&parsed, SocketId(0)), handshake);
 
-    let data = bytes("data");
+    let data = bytes(PAGE, "data");
     assert_eq!(opened(&data), SOCKET);
     let Packet::Data(parsed) = Packet::parse(&data).unwrap() else {
         panic!("no data");
@@ -46,14 +35,14 @@ fn the_packets_of_the_page_are_what_this_build_reads_and_writes() {
     assert_eq!([&header[..], b"hello\n"].concat(), data);
 
     for name in ["sender-info", "feedback"] {
-        let control = bytes(name);
+        let control = bytes(PAGE, name);
         assert_eq!(opened(&control), SOCKET, "{name}");
         let mut written = emit(&Packet::parse(&control).unwrap(), SOCKET);
         seal_control(&mut written);
         assert_eq!(written, control, "{name}");
     }
 
-    let pieces = bytes("pieces");
+    let pieces = bytes(PAGE, "pieces");
     let (first, second) = pieces.split_at(pieces.len() / 2);
     let (mut packet, mut written) = (Vec::new(), Vec::new());
     for datagram in [first, second] {
