@@ -428,7 +428,7 @@ fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
     }))
 }
 
-/// For the flows of two streams of one path, which read their own output.
+/// Reads the goodput that a tool printed itself, for the measurement of fairness.
 pub fn reported_by(
     tool: &Tool,
     server: &Running,
