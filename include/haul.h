@@ -197,8 +197,12 @@ typedef struct haul_open_options {
                                   peer to close; 0: 5 s */
   uint64_t peer_timeout_ns;    /* how long a peer may answer nothing, idle or not, before its connection is lost, at least 1 s;
                                   0: 30 s */
+  const char *protect;         /* encrypts and authenticates connections over TCP and UDT, and refuses peers that do not:
+                                  "key:FILE", a key file that both ends have; "key:FILE,PUBLIC-KEY,...", an own key file and the
+                                  peers' public keys; "cert:CHAIN,KEY,ROOTS[,NAME]", certificates in PEM files. `haul key`
+                                  makes keys. NULL: plain. Byte streams are never protected and cannot be used with it */
 } haul_open_options;
-#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0 }
+#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL }
 
 /*
  * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs
@@ -210,6 +214,13 @@ int haul_open(const char *name, const haul_open_options *options, haul_context *
 
 /* Closes it when everything that was made from it is gone as well. */
 void haul_close(haul_context *context);
+
+/*
+ * Returns in out how many connections this context has refused: peers without protection, without
+ * an admitted key or certificate, and those that sent something else. Errors: HAUL_ERR_UNSUPPORTED
+ * if it was opened without protect.
+ */
+int haul_refused_peers(haul_context *context, uint64_t *out);
 
 /* Describes the device. Errors: HAUL_ERR_OS. */
 int haul_query(haul_context *context, haul_device_info *out);
@@ -507,8 +518,11 @@ typedef struct haul_datagram_init {
   uint64_t read_timeout_ns; /* how long a UD read waits before it requests missing data again while no round trip is known; 0: 100 ms */
   uint8_t retries;          /* how often a read asks again, or RD retransmits without an answer, before it gives up */
   uint8_t reserved[7];
+  const void *seal_key;     /* HAUL_SEAL_KEY_LEN bytes that nobody can guess, the same at all ends: every datagram is encrypted and
+                               authenticated, others are dropped; NULL: none is */
 } haul_datagram_init;
-#define HAUL_DATAGRAM_INIT { sizeof(haul_datagram_init), 0, HAUL_RECORDS_AGGREGATE, 0, 1, 1, 0, 0, 8, HAUL_EMPTY }
+#define HAUL_DATAGRAM_INIT { sizeof(haul_datagram_init), 0, HAUL_RECORDS_AGGREGATE, 0, 1, 1, 0, 0, 8, HAUL_EMPTY, NULL }
+#define HAUL_SEAL_KEY_LEN 32
 
 typedef struct haul_qp_init {
   uint32_t size;
@@ -591,13 +605,12 @@ typedef struct haul_sge {
 
 /*
  * Which queue pairs take an operation, and how it completes. "empty": without payload only. "-":
- * HAUL_ERR_UNSUPPORTED, or no completion. ".": see the other row. A device that lacks a
- * HAUL_CAP_... lacks that type of queue pair, or those operations.
+ * HAUL_ERR_UNSUPPORTED, or no completion. A device that lacks a HAUL_CAP_... lacks that type of
+ * queue pair, or those operations.
  *
  *   operation              RC   UD    RD    at the requester  at the target       byte_len there
  *   SEND                   yes  yes   yes   SEND              RECV                payload
- *   SEND_WITH_IMM          yes  empty .     SEND              RECV                payload
- *   SEND_WITH_IMM          .    .     empty SEND              RECV_RDMA_WITH_IMM  payload
+ *   SEND_WITH_IMM          yes  empty empty SEND              RECV                payload
  *   SEND_WITH_INV          yes  -     yes   SEND              RECV                payload
  *   RDMA_WRITE             yes  yes   yes   RDMA_WRITE        -                   -
  *   RDMA_WRITE_WITH_IMM    yes  -     yes   RDMA_WRITE        RECV_RDMA_WITH_IMM  payload
@@ -610,7 +623,7 @@ typedef struct haul_sge {
  *
  * RC: iWARP over TCP and UDT (soft-tcp, soft-udt) and RDMA devices; UD and RD: iWARP in UDP
  * datagrams (soft-udp). To an iWARP peer other than Longhaul, RC takes SEND_WITH_IMM without
- * payload only, which completes there as on RD, and byte_len of RECV_RDMA_WITH_IMM is 0. At the
+ * payload only, which completes there as RECV_RDMA_WITH_IMM, and byte_len of that is 0. At the
  * requester byte_len is the bytes read of RDMA_READ, 8 of an atomic, and not defined of the others.
  * A target completion of a record counts the bytes that are valid, which over UD may be fewer than
  * the payload.
@@ -939,8 +952,11 @@ typedef struct haul_datagram_statistics {
   uint64_t peer_bytes;   /* of that state */
   uint64_t kernel_drops; /* datagrams that the kernel dropped because its receive buffer was full */
   uint64_t undelivered;  /* datagrams sent that the network, or this host, reported as undelivered */
+  uint64_t unsealed;     /* dropped by a sealed service: not sealed */
+  uint64_t forged;       /* dropped by a sealed service: sealed under another key, or changed on the way */
+  uint64_t replayed;     /* dropped by a sealed service: came before */
 } haul_datagram_statistics;
-#define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+#define HAUL_DATAGRAM_STATISTICS_INIT { sizeof(haul_datagram_statistics), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
 
 /* Errors: HAUL_ERR_UNSUPPORTED for connections. */
 int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
@@ -953,7 +969,8 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
  * peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
  * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
  * there until it has arrived; what comes waits in another one, which is the window: each must hold
- * as much as rate x round trip.
+ * as much as rate x round trip. The bytes have UDP's checksum of 16 bits and no other: what has to
+ * be whole needs a digest of the application's. Headers have a CRC32C between Longhaul ends.
  */
 typedef struct haul_stream haul_stream;
 

@@ -62,6 +62,11 @@ class Build:
         self.ports = {"file": 4800 + at, "bench": 4810 + at, "loopback": 4820 + at}
         self.gateway = {"control": 7800 + at, "channel": 7810 + at, "listener": 7820 + at, "server": 5201}
         self.servers = []
+        shown = subprocess.run([binary, "send", "--help"], stdout=subprocess.PIPE, check=True).stdout
+        port = self.ports["file"]
+        # Builds before the identities name every server HOST:PATH, and trust every one.
+        is_new = b"haul://" in shown
+        self.options, self.to = (["--allow-insecure"], f"haul://b:{port}/") if is_new else (["--port", str(port)], "b:")
 
     def serve(self, *arguments, host=None):
         place = lab_exec(self.binary, host) if host else []
@@ -107,7 +112,7 @@ def send(build):
     cpu = cpu_of(build.file_server)
     begun = time.monotonic()
     place = lab_exec(build.binary, "a")
-    _, used = run([*place, build.binary, "send", "--quiet", build.folder / "ocean.bin", f"b:{build.ports['file']}:"])
+    _, used = run([*place, build.binary, "send", "--quiet", *build.options, build.folder / "ocean.bin", build.to])
     took = time.monotonic() - begun
     used += cpu_of(build.file_server) - cpu
     if received.stat().st_size != FILE_BYTES:

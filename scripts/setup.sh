@@ -51,6 +51,7 @@ is_there() {
     perftest) command -v ib_write_bw ;;
     python3-prometheus-client) /usr/bin/python3 -c 'import prometheus_client' ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
+    redis-tools) command -v redis-benchmark ;;
     rdmacm-utils) command -v rping ;;
     sip-tester) command -v sipp ;;
     vlc-bin) command -v cvlc ;;

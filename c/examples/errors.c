@@ -26,13 +26,13 @@ static void without_a_device(void) {
   expect(haul_open("soft", NULL, NULL), HAUL_ERR_INVALID, NULL, "haul_open");
   haul_open_options options = HAUL_OPEN_OPTIONS_INIT;
   options.size = 0;
-  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "_INIT");
+  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "size is 0, and must be ");
   options.size = sizeof options;
   options.flags = 1u << 30;
-  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "flags");
+  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "flags is 0x40000000, and must be of HAUL_OPEN_");
   options.flags = 0;
   options.fpdu_max = 3;
-  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "haul_open");
+  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "haul_open: fpdu_max is 3, and must be at least 512");
   options.fpdu_max = 0;
   options.pcap = "/dev/null/no-such-file";
   expect(haul_open("soft", &options, &context), HAUL_ERR_OS, NULL, "pcap");
@@ -109,11 +109,11 @@ static void arguments(void) {
   haul_qp *qp;
   char byte = 0;
   expect(haul_mr_reg(pair.pd, NULL, 1, 0, &mr), HAUL_ERR_INVALID, context, "NULL");
-  expect(haul_mr_reg(pair.pd, &byte, 0, 0, &mr), HAUL_ERR_INVALID, context, "empty");
-  expect(haul_mr_reg(pair.pd, &byte, 1, HAUL_ACCESS_REMOTE_WRITE, &mr), HAUL_ERR_INVALID, context, "local write");
-  expect(haul_mr_reg(pair.pd, &byte, 1, 1u << 20, &mr), HAUL_ERR_INVALID, context, "rights");
+  expect(haul_mr_reg(pair.pd, &byte, 0, 0, &mr), HAUL_ERR_INVALID, context, "len is 0, and must be at least 1");
+  expect(haul_mr_reg(pair.pd, &byte, 1, HAUL_ACCESS_REMOTE_WRITE, &mr), HAUL_ERR_INVALID, context, "LOCAL_WRITE");
+  expect(haul_mr_reg(pair.pd, &byte, 1, 1u << 20, &mr), HAUL_ERR_INVALID, context, "access is 0x100000, and must be of HAUL_ACCESS_");
   expect(haul_mr_alloc(pair.pd, 0, 0, &mr), HAUL_ERR_OS, context, "haul_mr_alloc");
-  expect(haul_cq_create(context, 0, NULL, 0, &cq), HAUL_ERR_INVALID, context, "entries");
+  expect(haul_cq_create(context, 0, NULL, 0, &cq), HAUL_ERR_INVALID, context, "entries is 0, and must be at least 1");
   expect(haul_cq_arm(pair.near.cq, 0), HAUL_ERR_INVALID, context, "channel");
   expect(haul_cq_poll(pair.near.cq, NULL, 1), HAUL_ERR_INVALID, context, "NULL");
   haul_qp_init init = HAUL_QP_INIT;
@@ -123,7 +123,7 @@ static void arguments(void) {
   expect(haul_qp_create(pair.pd, &init, &qp), HAUL_ERR_UNSUPPORTED, context, "haul_query");
   init.type = HAUL_QPT_RC;
   init.max_send_sge = 1000;
-  expect(haul_qp_create(pair.pd, &init, &qp), HAUL_ERR_INVALID, context, "haul_qp_create");
+  expect(haul_qp_create(pair.pd, &init, &qp), HAUL_ERR_INVALID, context, "max_send_sge is 1000, and must be at most 4");
   struct sockaddr nowhere = {.sa_family = AF_UNIX};
   haul_listener *listener;
   expect(haul_listen(context, &nowhere, sizeof nowhere, pair.far.events, 1, &listener), HAUL_ERR_INVALID, context, "address");
@@ -154,7 +154,7 @@ static void posting(void) {
   post_recv(context, pair.far.qp, 1, &place);
   haul_send_wr batch[] = {good, good, good};
   batch[1].flags = 1u << 30;
-  expect(haul_post_send(pair.near.qp, batch, 3, &posted), HAUL_ERR_INVALID, context, "flags");
+  expect(haul_post_send(pair.near.qp, batch, 3, &posted), HAUL_ERR_INVALID, context, "flags is 0x40000000, and must be of HAUL_SEND_");
   if (posted != 1) {
     fail("%zu posted before the bad one", posted);
   }
@@ -165,23 +165,24 @@ static void posting(void) {
   }
   haul_send_wr bad = good;
   bad.opcode = 1000;
-  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "opcode");
+  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "opcode is 0x3e8, and must be one of HAUL_WR_");
   bad = good;
   bad.reserved = 1;
-  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "reserved");
+  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "reserved of haul_send_wr is not 0");
   bad = (haul_send_wr){.opcode = HAUL_WR_SEND, .sges = many, .num_sge = 5};
-  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "HAUL_SGE_MAX");
+  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "num_sge is 5, and must be at most 4");
   bad.flags = HAUL_SEND_INLINE;
-  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "HAUL_SGE_MAX");
+  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "num_sge is 5, and must be at most 4");
   bad.sges = NULL;
-  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "NULL");
+  expect(haul_post_send(pair.near.qp, &bad, 1, NULL), HAUL_ERR_INVALID, context, "an array is NULL, and its length is 5");
   piece.len = HAUL_INLINE_MAX + 1;
-  expect(haul_post_send(pair.near.qp, &good, 1, NULL), HAUL_ERR_INVALID, context, "inline");
+  expect(haul_post_send(pair.near.qp, &good, 1, NULL), HAUL_ERR_INVALID, context,
+         "the length of inline data is 4097, and must be at most 4096");
   expect(haul_post_send(pair.near.qp, NULL, 1, NULL), HAUL_ERR_INVALID, context, "array");
   must(context, haul_post_send(pair.near.qp, NULL, 0, &posted));
 
   haul_recv_wr receive = {.wr_id = 1, .reserved = 1};
-  expect(haul_post_recv(pair.near.qp, &receive, 1, &posted), HAUL_ERR_INVALID, context, "reserved");
+  expect(haul_post_recv(pair.near.qp, &receive, 1, &posted), HAUL_ERR_INVALID, context, "reserved of haul_recv_wr is not 0");
   receive.reserved = 0;
   for (int i = 0; i < 128; i++) {
     must(context, haul_post_recv(pair.near.qp, &receive, 1, NULL));
@@ -358,13 +359,13 @@ static void streams(void) {
   must(NULL, haul_open("soft-udt", NULL, &context));
   options.send_bytes = 1;
   expect(haul_stream_connect(context, (struct sockaddr *)&address, sizeof address, &options, &near), HAUL_ERR_INVALID, context,
-         "rings of");
+         "send_bytes is 1, and must be at least 1048576");
   expect(haul_stream_connect(context, (struct sockaddr *)&address, 1, NULL, &near), HAUL_ERR_INVALID, context, "address");
   expect(haul_stream_rendezvous(context, (struct sockaddr *)&address, sizeof address, (struct sockaddr *)&address, sizeof address,
-                                NULL, &near), HAUL_ERR_INVALID, context, "local port");
+                                NULL, &near), HAUL_ERR_INVALID, context, "the local port is 0, and must be at least 1");
   near = make_streams(context, &far);
   expect(haul_stream_poll(near, 0), HAUL_ERR_INVALID, context, "wanted");
-  expect(haul_stream_wait(near, 1u << 20, 0), HAUL_ERR_INVALID, context, "wanted");
+  expect(haul_stream_wait(near, 1u << 20, 0), HAUL_ERR_INVALID, context, "wanted is 0x100000, and must be of HAUL_STREAM_");
   expect(haul_stream_send(near, NULL, 1), HAUL_ERR_INVALID, context, "NULL");
   expect(haul_stream_recv(NULL, bytes, 1), HAUL_ERR_INVALID, NULL, "haul_stream_recv: the handle is NULL");
   if (must(context, haul_stream_recv(near, bytes, sizeof bytes)) != 0 || haul_stream_wait(near, HAUL_STREAM_READABLE, 0) != 0) {

@@ -5,6 +5,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 static bool may_be_ours(int domain, int type) {
   const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -89,8 +91,14 @@ EXPORT int setsockopt(int fd, int level, int name, const void *value, socklen_t 
   return result;
 }
 
+/* The filter of `haul run` asks about SO_ERROR and the peer of sockets that are not known here. */
+static bool is_own(int fd) {
+  return shim_active() && descriptor_known(fd) != NULL;
+}
+
 EXPORT int getsockopt(int fd, int level, int name, void *restrict value, socklen_t *restrict length) {
-  const int result = real.getsockopt(fd, level, name, value, length);
+  const int result = is_own(fd) ? (int)syscall(SYS_getsockopt, fd, level, name, value, length, HAUL_OWN)
+                                : real.getsockopt(fd, level, name, value, length);
   const bool is_error = result == 0 && level == SOL_SOCKET && name == SO_ERROR && *length == sizeof(int);
   if (is_error && shim_active()) {
     int error;
@@ -103,7 +111,8 @@ EXPORT int getsockopt(int fd, int level, int name, void *restrict value, socklen
 
 EXPORT int getpeername(int fd, __SOCKADDR_ARG address, socklen_t *restrict length) {
   const socklen_t room = length == NULL ? 0 : *length;
-  const int result = real.getpeername(fd, address.__sockaddr__, length);
+  const int result = is_own(fd) ? (int)syscall(SYS_getpeername, fd, address.__sockaddr__, length, HAUL_OWN)
+                                : real.getpeername(fd, address.__sockaddr__, length);
   if (result == 0 && shim_active()) haul_socket_peer(fd, address.__sockaddr__, room, length);
   return result;
 }

@@ -21,11 +21,13 @@ static struct device *device_open(const struct options *options, char wrong[TEXT
   haul_open_options how = HAUL_OPEN_OPTIONS_INIT;
   how.flags = options->crc ? 0 : HAUL_OPEN_NO_CRC;
   how.rate_bps = options->rate_bps;
+  how.protect = options->protect[0] != '\0' ? options->protect : NULL;
   device->info = (haul_device_info)HAUL_DEVICE_INFO_INIT;
   device->users = 1;
   device->rate_bps = options->rate_bps;
   device->crc = options->crc;
   strcpy(device->name, options->device);
+  strcpy(device->protect, options->protect);
   if (haul_open(options->device, &how, &device->context) == HAUL_OK) {
     if (haul_query(device->context, &device->info) == HAUL_OK && haul_pd_create(device->context, &device->pd) == HAUL_OK) {
       if ((device->info.caps & HAUL_CAP_RC) != 0) {
@@ -49,7 +51,7 @@ struct device *device_take(const struct options *options, char wrong[TEXT_MAX]) 
   pthread_mutex_lock(&devices_lock);
   struct device *device = devices;
   while (device != NULL && (strcmp(device->name, options->device) != 0 || device->rate_bps != options->rate_bps ||
-                            device->crc != options->crc)) {
+                            device->crc != options->crc || strcmp(device->protect, options->protect) != 0)) {
     device = device->next;
   }
   if (device != NULL) {

@@ -62,6 +62,18 @@ int next_event(haul_cm_channel *events, int wake, int64_t until_ns, haul_cm_even
   }
 }
 
+/* The line with which an end that protects its connections refuses others, if it is one. */
+static void take_line(struct connection *c, const unsigned char *text, size_t len) {
+  for (size_t i = 0; i < len; i++) {
+    if (text[i] < ' ' || text[i] > '~') {
+      return;
+    }
+  }
+  if (len > 0) {
+    snprintf(c->wrong, sizeof c->wrong, "the peer refuses: %.*s", (int)len, (const char *)text);
+  }
+}
+
 /* Connects to the peer's driver. NO_DRIVER where nobody speaks RDMA. */
 static enum opened connect_rdma(struct connection *c) {
   unsigned char hello[HELLO_LEN];
@@ -92,6 +104,8 @@ static enum opened connect_rdma(struct connection *c) {
   case HAUL_CM_REJECTED:
     if (hello_read(event.private_data, event.private_data_len, false, &peers, c->wrong) == NULL) {
       snprintf(c->wrong, sizeof c->wrong, "the peer's driver refuses: its log says why");
+    } else {
+      take_line(c, event.private_data, event.private_data_len);
     }
     return OPEN_FAILED;
   default:

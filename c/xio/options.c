@@ -4,7 +4,7 @@
 #include <errno.h>
 
 enum option { OPTION_CHANNEL = 1, OPTION_DEVICE, OPTION_MODE, OPTION_RATE, OPTION_SLAB, OPTION_SLABS, OPTION_CRC, OPTION_FALLBACK,
-              OPTION_PORT, OPTION_INTERFACE, OPTION_STATS };
+              OPTION_PORT, OPTION_INTERFACE, OPTION_STATS, OPTION_PROTECT };
 
 static const struct options DEFAULTS = {
     .channel = "iwarp-udt", .device = "soft-udt", .slab = 1 << 20, .slabs = 128, .mode = MODE_WRITE, .crc = true};
@@ -65,6 +65,8 @@ static bool set_option(struct options *options, int option, const char *text) {
     return copy_text(options->interface, sizeof options->interface, text);
   case OPTION_STATS:
     return copy_text(options->stats, sizeof options->stats, text);
+  case OPTION_PROTECT:
+    return copy_text(options->protect, sizeof options->protect, text);
   case OPTION_MODE:
     good = either(text, "write", "send", &flag);
     options->mode = flag ? MODE_SEND : MODE_WRITE;
@@ -106,6 +108,7 @@ static const struct known {
     {"port", "0 to 65534", OPTION_PORT},
     {"interface", "an address of this host", OPTION_INTERFACE},
     {"stats", "a path", OPTION_STATS},
+    {"protect", "key:FILE, key:FILE,PUBLIC-KEY or cert:CHAIN,KEY,ROOTS (%2C in the place of each comma)", OPTION_PROTECT},
 };
 #define KNOWN_COUNT (sizeof KNOWN / sizeof KNOWN[0])
 
@@ -161,8 +164,21 @@ globus_result_t attr_destroy(void *attr) {
   return GLOBUS_SUCCESS;
 }
 
+/* What would leave a connection without the protection that was asked for. */
+static void check_protect(struct options *options) {
+  if (options->protect[0] == '\0' || options->wrong[0] != '\0') {
+    return;
+  }
+  if (options->fallback) {
+    strcpy(options->wrong, "protect and fallback=tcp exclude each other: a plain connection is not protected");
+  } else if (options->stream || strncmp(options->device, "soft", 4) != 0) {
+    strcpy(options->wrong, "protect needs channel=iwarp-udt or channel=iwarp-tcp");
+  }
+}
+
 globus_result_t options_of(const void *attr, struct options *options) {
   *options = attr != NULL ? *(const struct options *)attr : DEFAULTS;
+  check_protect(options);
   if (options->wrong[0] != '\0') {
     return failure(GLOBUS_XIO_ERROR_PARAMETER, "%s", options->wrong);
   }

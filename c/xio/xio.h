@@ -83,12 +83,16 @@ globus_result_t no_memory(void);
 
 enum mode { MODE_WRITE = 0, MODE_SEND = 1, MODE_STREAM = 2 };
 
+/* Bytes of a value of protect. */
+#define PROTECT_MAX 512
+
 struct options {
   char channel[16];
   char device[64]; /* of haul_open */
   char interface[64];
   char stats[256];
-  uint64_t rate_bps; /* 0: measured */
+  char protect[PROTECT_MAX]; /* of haul_open_options; empty: plain */
+  uint64_t rate_bps;         /* 0: measured */
   uint32_t slab;     /* bytes */
   uint32_t slabs;
   enum mode mode;
@@ -117,6 +121,7 @@ struct device {
   struct device *next;
   unsigned users;
   char name[64];
+  char protect[PROTECT_MAX];
   uint64_t rate_bps;
   bool crc;
   haul_context *context;

@@ -121,11 +121,11 @@ impl Memory for Ram {
 
     fn take_receive(&mut self) -> Option<RecvWr> {
         self.shared = self.shared.checked_add(1)?;
-        Some(RecvWr {
-            id: u64::from(self.shared),
-            slot: self.shared,
-            len: RECEIVE_LEN,
-        })
+        Some(RecvWr::new(
+            u64::from(self.shared),
+            self.shared,
+            RECEIVE_LEN,
+        ))
     }
 
     fn admits(&self, stag: Stag, _: &Source, is_validated: bool) -> bool {
@@ -150,29 +150,28 @@ struct Bench {
 fuzz_target!(|input: Input| run(&input));
 
 fn run(input: &Input) {
+    let mut config = UdConfig::default();
+    config.qpn = QPN;
+    config.epoch = 1;
+    config.shared_receive = input.shared;
+    config.record_mode = [
+        RecordMode::Aggregate,
+        RecordMode::PerChunk,
+        RecordMode::Query,
+    ][usize::from(input.mode) % 3];
+    config.notices = input.notices;
+    config.group_writes = input.groups;
+    config.supersede_overlapping = input.supersede;
+    config.slots = 4;
+    config.records = 4;
+    config.records_per_source = 3;
+    config.slots_per_source = 2;
+    config.sources = 2;
+    config.validated = 2;
+    config.records_kept = 4;
+    config.datagram_max = 548;
     let mut bench = Bench {
-        ud: Ud::new(UdConfig {
-            qpn: QPN,
-            epoch: 1,
-            shared_receive: input.shared,
-            record_mode: [
-                RecordMode::Aggregate,
-                RecordMode::PerChunk,
-                RecordMode::Query,
-            ][usize::from(input.mode) % 3],
-            notices: input.notices,
-            group_writes: input.groups,
-            supersede_overlapping: input.supersede,
-            slots: 4,
-            records: 4,
-            records_per_source: 3,
-            slots_per_source: 2,
-            sources: 2,
-            validated: 2,
-            records_kept: 4,
-            datagram_max: 548,
-            ..UdConfig::default()
-        }),
+        ud: Ud::new(config),
         ram: Ram {
             gone: [false; 4],
             shared: 1 << 20,
@@ -426,11 +425,7 @@ impl Bench {
     fn receive(&mut self) {
         self.next += 1;
         let slot = u32::try_from(self.next).expect("few");
-        let wr = RecvWr {
-            id: self.next,
-            slot,
-            len: RECEIVE_LEN,
-        };
+        let wr = RecvWr::new(self.next, slot, RECEIVE_LEN);
         if self.ud.post_receive(wr).is_ok() {
             self.open.insert(slot);
         }
@@ -465,17 +460,12 @@ impl Bench {
                 source_to: at,
             },
         };
-        let wr = UdSendWr {
-            id: self.next,
-            slot: u32::try_from(self.next).expect("few"),
-            to: Destination {
-                addr: peer(to),
-                qpn: u32::from(to % 4),
-            },
-            op,
-            len: u32::from(len % 8_192),
-            signalled: true,
+        let slot = u32::try_from(self.next).expect("few");
+        let to = Destination {
+            addr: peer(to),
+            qpn: u32::from(to % 4),
         };
+        let wr = UdSendWr::new(self.next, slot, to, op, u32::from(len % 8_192));
         if self.ud.post_send(wr).is_ok() {
             self.requests.insert(self.next);
             // What this end asks for by itself is not an answer to a stranger.
@@ -507,7 +497,7 @@ impl Bench {
             assert!(turns < 100_000, "it spins");
         }
         let mut out = [0; 9_000];
-        while let Some((_, len)) = self.ud.poll_control(&mut out) {
+        while let Some((_, len)) = self.ud.poll_control(self.now, &mut out) {
             assert!(Datagram::open(&out[..len]).is_ok());
             self.octets_out += len;
         }

@@ -18,7 +18,7 @@ use haul_iwarp::datagram::wire::{
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, Opcode as Rdmap, ReadRequest};
 use haul_iwarp::{
-    AtomicAccess, Crc32c, Memory, Payload, Pd, Placement, QpConfig, RecvWr, RegionId, Rights, Stag,
+    AtomicAccess, Crc32c, Memory, Payload, Pd, Placement, RecvWr, RegionId, Rights, Stag,
     StagEntry, Target, Time,
 };
 use libfuzzer_sys::fuzz_target;
@@ -163,23 +163,16 @@ struct End {
 
 impl End {
     fn new(qpn: u32, window: u8, whole: bool) -> Self {
-        let config = RdConfig {
-            qp: QpConfig {
-                send_depth: 16,
-                recv_depth: 16,
-                ird: 2,
-                ord: 2,
-                ..QpConfig::default()
-            },
-            qpn,
-            epoch: qpn,
-            first: Some((Psn(INITIAL), MsgId(u32::MAX - 2))),
-            datagram_max: 400,
-            window: 64 + u32::from(window),
-            peers_max: 3,
-            fail_whole: whole,
-            ..RdConfig::default()
-        };
+        let mut config = RdConfig::default();
+        (config.qp.send_depth, config.qp.recv_depth) = (16, 16);
+        (config.qp.ird, config.qp.ord) = (2, 2);
+        config.qpn = qpn;
+        config.epoch = qpn;
+        config.first = Some((Psn(INITIAL), MsgId(u32::MAX - 2)));
+        config.datagram_max = 400;
+        config.window = 64 + u32::from(window);
+        config.peers_max = 3;
+        config.fail_whole = whole;
         Self {
             qp: RdQp::new(config),
             ram: Ram {
@@ -505,15 +498,8 @@ impl World {
         let now = self.time();
         let end = &mut self.ends[at];
         let id = end.next;
-        let wr = SendWr {
-            id,
-            slot: 0,
-            op,
-            len: len.into(),
-            signalled: true,
-            fence,
-            continues: false,
-        };
+        let mut wr = SendWr::new(id, 0, op, len.into());
+        wr.fence = fence;
         if end.qp.post_send(now, to, wr).is_ok() {
             end.next += 1;
             end.sends.insert(id);
@@ -525,11 +511,7 @@ impl World {
     fn receive(&mut self, at: usize, slot: u32) {
         let now = self.time();
         let end = &mut self.ends[at];
-        let wr = RecvWr {
-            id: slot.into(),
-            slot,
-            len: RECEIVE,
-        };
+        let wr = RecvWr::new(slot.into(), slot, RECEIVE);
         if !end.ram.receives.contains(&slot) && end.qp.post_receive(now, wr).is_ok() {
             end.ram.receives.insert(slot);
         }

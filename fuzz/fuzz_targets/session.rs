@@ -6,6 +6,6 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     haul::fuzzing::control_message(bytes);
-    haul::fuzzing::control_frames(bytes);
     haul::fuzzing::resume_journal(&[7; 32], bytes);
+    haul::fuzzing::ssh(bytes);
 });

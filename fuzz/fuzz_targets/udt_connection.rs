@@ -125,6 +125,7 @@ impl Host {
                 finish: placement,
                 check: false,
                 path: placement,
+                seal: false,
             },
         };
         let now = Time::from_ns(1_000_000);

@@ -162,7 +162,18 @@ by = {"tcp": ("RC", "gateway"), "udp": ("UD send/recv", "UD Write-Record")}[sys.
 rows = [row for row in json.load(open(sys.argv[1]))["sockets"] if row["protocol"] == sys.argv[2]]
 # What a program says to itself has both ends under `haul run`.
 rows = [row for row in rows if not (row["peer"] or "").startswith("127.")]
-print(sum(row["carried_out_bytes"] + row["carried_in_bytes"] for row in rows if row["by"] in by))
+# Of an application without the library nobody counts them.
+print(sum((row["carried_out_bytes"] or 0) + (row["carried_in_bytes"] or 0) for row in rows if row["by"] in by))
+PYTHON
+}
+
+# A report of the client names a connection to the other host that went through the gateway.
+went_through_gateway() {
+  [[ $mode == gateway ]] || return 0
+  /usr/bin/python3 - "$run/client.json" "$THERE:" <<'PYTHON'
+import json, sys
+rows = json.load(open(sys.argv[1]))["sockets"]
+sys.exit(not any(row["by"] == "gateway" and row["peer"].startswith(sys.argv[2]) for row in rows if row["peer"]))
 PYTHON
 }
 

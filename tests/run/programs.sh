@@ -7,6 +7,7 @@
 readonly PROGRAMS=(
   python_curl nginx_curl nginx_wget netcat_tcp netcat_udp iperf3_tcp iperf3_udp sipp_udp sipp_tcp ffmpeg_tcp ffmpeg_udp
   vlc_http vlc_udp socat_fork inetd dev_tcp rsync_daemon redis openssh through
+  static_busybox script_of_static static_go
 )
 
 lacks() {
@@ -331,4 +332,80 @@ through() {
   client "$run/through" "$THERE" 9700 9701 >"$run/result"
   stop_server
   grep -qx end "$run/result"
+}
+
+# Applications that do not load the library. Nobody counts their bytes, so each looks for its
+# connection in the report itself.
+serve_file() {
+  server t "$1" /usr/bin/python3 -m http.server "$1" --bind 0.0.0.0 --directory "$work/data"
+}
+
+lacks_static_busybox() {
+  lacks busybox
+  ! ldd "$(command -v busybox)" >/dev/null 2>&1 || echo -n 'static busybox '
+}
+
+static_busybox_needs() { lacks_static_busybox; }
+static_busybox_carries() { echo tcp 0; }
+static_busybox() {
+  serve_file 8090
+  client busybox wget -q -O "$run/result" "http://$THERE:8090/file"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+  went_through_gateway
+  # Nothing is there.
+  ! client busybox wget -q -O "$run/nothing" "http://$THERE:8099/file" 2>"$run/refused" || return 1
+  grep -q 'Connection refused' "$run/refused"
+}
+
+script_of_static_needs() { lacks_static_busybox; }
+script_of_static_carries() { echo tcp 0; }
+script_of_static() {
+  # shellcheck disable=SC2016 # the script expands them
+  printf '#!/bin/sh\n(cd "$2" && busybox wget -q -O - "$1" | cat) >"$2/result"\n' >"$run/script"
+  chmod +x "$run/script"
+  serve_file 8091
+  client "$run/script" "http://$THERE:8091/file" "$run"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+  went_through_gateway
+}
+
+static_go_needs() { lacks go; }
+static_go_carries() { echo tcp 0; }
+static_go() {
+  cat >"$run/get.go" <<'PROGRAM'
+package main
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+)
+
+func main() {
+	response, err := http.Get(os.Args[1])
+	if err == nil {
+		_, err = io.Copy(os.Stdout, response.Body)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	conn, err := net.Dial("tcp", os.Args[2])
+	if err != nil || conn.RemoteAddr().String() != os.Args[2] {
+		fmt.Fprintln(os.Stderr, "the peer's address is not", os.Args[2], err)
+		os.Exit(1)
+	}
+}
+PROGRAM
+  # One build for all modes.
+  [[ -x $work/get ]] || (cd "$run" && CGO_ENABLED=0 GO111MODULE=off go build -o "$work/get" get.go)
+  serve_file 8092
+  client "$work/get" "http://$THERE:8092/file" "$THERE:8092" >"$run/result"
+  stop_server
+  cmp "$work/data/file" "$run/result"
+  went_through_gateway
 }

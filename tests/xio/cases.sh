@@ -5,6 +5,7 @@
 readonly CASES=(
   perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private restart severed abort striped gfal
   bad_option no_driver_there no_driver_here fallback_there fallback_here versions
+  protected protected_get other_key unprotected_peer protect_excludes
 )
 
 # ---- what cases share
@@ -349,3 +350,63 @@ versions() {
   fails_with 'install the same on both hosts' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
 }
 versions_variants() { echo udt-write tcp-write stream; }
+
+# ---- protection
+
+# A key of the user whom servers act for: only its owner may read it.
+make_key() {
+  openssl genpkey -algorithm ed25519 -out "$run/$1"
+  chmod 600 "$run/$1"
+  ((EUID != 0)) || chown "$user" "$run/$1"
+}
+
+protected() {
+  make_key key
+  open_server here -dc-default "$stack;protect=key:$run/key"
+  local from=ftp://127.0.0.1:$port
+  open_server there -dc-default "$stack;protect=key:$run/key"
+  copy -p 2 "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
+  same
+  carried 20000000 "channel=$(channel)" "mode=${variant#*-}" connections=2
+}
+protected_variants() { echo udt-write udt-send tcp-write tcp-send; }
+
+# The client has the driver, and GSI encrypts once more.
+protected_get() {
+  make_key key
+  gsi_server here
+  copy_with_threads -dcpriv -dcstack "$stack;protect=key:$run/key" "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  same
+  carried 20000000 "channel=$(channel)" connections=1
+}
+protected_get_variants() { echo udt-write tcp-write; }
+
+other_key() {
+  make_key key
+  make_key other
+  open_server here -dc-default "$stack;protect=key:$run/key"
+  local from=ftp://127.0.0.1:$port
+  open_server there -dc-default "$stack;protect=key:$run/other"
+  fails_with 'a key that is not trusted' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
+  [[ ! -s $run/copy ]]
+}
+other_key_variants() { echo udt-write tcp-write; }
+
+unprotected_peer() {
+  make_key key
+  open_server here -dc-default "$stack"
+  local from=ftp://127.0.0.1:$port
+  open_server there -dc-default "$stack;protect=key:$run/key"
+  fails_with 'protected connections only' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
+  [[ ! -s $run/copy ]]
+}
+unprotected_peer_variants() { echo udt-write tcp-write; }
+
+protect_excludes() {
+  gsi_server here
+  GLOBUS_THREAD_MODEL=pthread fails_with 'protect and fallback=tcp exclude each other' \
+    -dcstack 'haul:protect=key:/nowhere;fallback=tcp' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  GLOBUS_THREAD_MODEL=pthread fails_with 'protect needs channel=iwarp-udt' \
+    -dcstack 'haul:protect=key:/nowhere;channel=udt' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+}
+protect_excludes_variants() { echo udt-write; }

@@ -44,8 +44,13 @@ const ALLOWED: &[Allowed] = &[
         external: Some(&["hmac", "sha2", "thiserror"]),
     },
     Allowed {
+        krate: "haul-seal",
+        internal: &[],
+        external: Some(&["aws-lc-rs", "thiserror", "zeroize"]),
+    },
+    Allowed {
         krate: "haul-sim",
-        internal: &["haul-cc", "haul-netem", "haul-udt"],
+        internal: &["haul-cc", "haul-netem", "haul-seal", "haul-udt"],
         external: PURE,
     },
     Allowed {
@@ -67,8 +72,10 @@ const ALLOWED: &[Allowed] = &[
         krate: "haul-soft",
         internal: &[
             "haul-cc",
+            "haul-control",
             "haul-io",
             "haul-iwarp",
+            "haul-seal",
             "haul-slab",
             "haul-udt",
             "haul-verbs",
@@ -82,7 +89,7 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         krate: "haul-capi",
-        internal: &["haul-ibv", "haul-soft", "haul-verbs"],
+        internal: &["haul-control", "haul-ibv", "haul-soft", "haul-verbs"],
         external: None,
     },
     Allowed {
@@ -91,8 +98,20 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-control",
+        internal: &["haul-io", "haul-report", "haul-seal"],
+        external: None,
+    },
+    Allowed {
         krate: "haul",
-        internal: &["haul-cc", "haul-io", "haul-soft", "haul-udt"],
+        internal: &[
+            "haul-cc",
+            "haul-control",
+            "haul-io",
+            "haul-seal",
+            "haul-soft",
+            "haul-udt",
+        ],
         external: None,
     },
     Allowed {
@@ -101,8 +120,14 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-admin",
+        internal: &["haul-io"],
+        external: None,
+    },
+    Allowed {
         krate: "haul-gateway",
         internal: &[
+            "haul-admin",
             "haul-extender",
             "haul-io",
             "haul-report",
@@ -133,6 +158,7 @@ const ALLOWED: &[Allowed] = &[
         internal: &[
             "haul",
             "haul-cc",
+            "haul-control",
             "haul-io",
             "haul-report",
             "haul-slab",
@@ -146,7 +172,9 @@ const ALLOWED: &[Allowed] = &[
         krate: "haul-cli",
         internal: &[
             "haul",
+            "haul-admin",
             "haul-bench",
+            "haul-control",
             "haul-gateway",
             "haul-ibv",
             "haul-lab",
@@ -155,6 +183,23 @@ const ALLOWED: &[Allowed] = &[
             "haul-soft",
             "haul-verbs",
         ],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-guest",
+        internal: &[
+            "haul-gateway",
+            "haul-io",
+            "haul-ibv",
+            "haul-slab",
+            "haul-soft",
+            "haul-verbs",
+        ],
+        external: None,
+    },
+    Allowed {
+        krate: "haul-interop",
+        internal: &["haul-netem", "haul-soft", "haul-udt"],
         external: None,
     },
     Allowed {

@@ -27,7 +27,14 @@ pub const LEFT: &[Left] = &[
     },
     Left {
         krate: "haul-cli",
-        what: Circle(&["args.rs", "args/path.rs", "args/profile.rs", "args/rdma.rs"]),
+        what: Circle(&[
+            "args.rs",
+            "args/list.rs",
+            "args/path.rs",
+            "args/profile.rs",
+            "args/rdma.rs",
+            "args/sync.rs",
+        ]),
         reason: "The parser declares the options that its subcommands share.",
     },
     Left {

@@ -423,4 +423,34 @@ mod tests {
         let gone = check(&[structure(&pairs[..1])], &left);
         assert!(gone[0].contains("take it off the list"), "{gone:?}");
     }
+
+    #[test]
+    fn a_list_excuses_no_more_than_the_limits() {
+        let pairs = [("a", "b"), ("b", "a")];
+        let circles = |count| {
+            let crates: Vec<_> = (0..count).map(|_| structure(&pairs)).collect();
+            check(&crates, &[]).join("\n").contains("at most")
+        };
+        assert!(!circles(CIRCLES_MAX));
+        assert!(circles(CIRCLES_MAX + 1));
+        for (krate, limit) in UP_MAX {
+            let up = |count| {
+                let pairs: Vec<_> = (0..count)
+                    .flat_map(|i| {
+                        [
+                            (format!("a{i}"), format!("b{i}")),
+                            (format!("b{i}"), format!("a{i}")),
+                        ]
+                    })
+                    .collect();
+                let pairs: Vec<_> = pairs.iter().map(|(from, to)| (&**from, &**to)).collect();
+                let mut one = structure(&pairs);
+                krate.clone_into(&mut one.krate);
+                let found = check(&[one], &[]).join("\n");
+                found.contains(&format!("{krate}: {count} arrows up"))
+            };
+            assert!(!up(limit), "{krate}");
+            assert!(up(limit + 1), "{krate}");
+        }
+    }
 }

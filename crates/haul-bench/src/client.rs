@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use haul::fault::{Code, Fault};
+use haul_control::trust::ClientConfig;
 use haul_verbs::Device;
 
-use crate::control::{self, Control, Message, PROTOCOL, Place, VERSION};
+use crate::control::{self, Control, Message, Place, Reach};
 use crate::disk::Disk;
 use crate::end::End;
 use crate::plan::{Connect, Plan, Service, Test};
@@ -17,29 +18,32 @@ use crate::report::{
 };
 use crate::session::{Measured, Session};
 
-/// What to measure, and against whom.
+/// The measurement and its server.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The server.
     pub host: String,
     /// Its port.
     pub port: u16,
-    /// What to measure. [`Plan::file`] is filled in from `file`.
+    /// The measurement. [`Plan::file`] is filled in from `file`.
     pub plan: Plan,
     /// This end's device.
     pub device: Device,
     /// A file that is sent instead of memory.
     pub file: Option<PathBuf>,
+    /// Identity of this end, and which servers it trusts.
+    pub control: ClientConfig,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// After this long without a word the peer is taken for gone.
+    /// A peer that is silent for this long counts as gone.
     pub dead_after: Duration,
 }
 
 /// Measures.
 ///
 /// # Errors
-/// The server cannot be reached or refuses; a connection breaks; bytes are not what was sent.
+/// The server cannot be reached or refuses; a connection breaks; received bytes differ from the
+/// sent ones.
 pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
     let mut plan = config.plan.clone();
     let disk = match &config.file {
@@ -53,19 +57,18 @@ pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
     plan.validate()?;
     let mut end = End::open(&config.device, &plan)?;
     end.create_qps()?;
-    let name = format!("{} port {}", config.host, config.port);
-    let stream = control::connect(
-        &resolve(&config.host, config.port)?,
-        &name,
-        config.connect_timeout,
-    )?;
-    let peer = stream
-        .peer_addr()
-        .map_err(|error| Fault::connection(&error))?;
-    let own = stream
-        .local_addr()
-        .map_err(|error| Fault::connection(&error))?;
-    let control = Control::start(stream, config.dead_after)?;
+    let reach = Reach {
+        host: &config.host,
+        port: config.port,
+        control: &config.control,
+        connect_timeout: config.connect_timeout,
+        dead_after: config.dead_after,
+    };
+    let hello = Message::Hello {
+        plan: end.plan.clone(),
+    };
+    let addresses = resolve(&config.host, config.port)?;
+    let (control, own, peer) = control::open(&reach, &addresses, &hello)?;
     let result = converse(config, &mut end, &control, &disk, (own, peer), observer);
     if let Err(fault) = &result {
         control.fail(fault);
@@ -81,12 +84,7 @@ fn converse(
     (own, address): (SocketAddr, SocketAddr),
     observer: &dyn Observer,
 ) -> Result<Summary, Fault> {
-    control.send(&Message::Hello {
-        protocol: PROTOCOL.into(),
-        version: VERSION,
-        plan: end.plan.clone(),
-    })?;
-    let (software, port, token, peer) = match control.first_reply(address)? {
+    let (software, port, token, peer) = match control.receive()? {
         Message::Welcome {
             software,
             port,

@@ -9,7 +9,7 @@ use haul_slab::Region;
 
 use crate::error::range;
 
-/// A file, or nowhere: then what comes is dropped.
+/// A file, or none: then arriving data is dropped.
 #[derive(Debug)]
 pub(crate) struct Disk {
     name: String,

@@ -1,7 +1,7 @@
 //! Whether a host is set up for long fat networks, and the exact lines that mend it.
 //!
-//! [`Host::read`] looks, [`examine`] judges: what was found goes in, so that every judgement can be
-//! tested.
+//! [`Host::read`] reads the settings, [`examine`] judges them: a pure function, so that every
+//! judgement can be tested.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use haul_io::file::Limits;
 use haul_io::netns::device::{Offload, offload};
 use serde::Serialize;
 
-/// What UDP sockets of this program ask for, bytes.
+/// The UDP socket buffer that `haul` requests, bytes.
 const UDP_BUFFER: u64 = 16 << 20;
 /// Descriptors that a busy server needs.
 const FILES: u64 = 65_536;
@@ -42,13 +42,13 @@ pub struct Device {
     pub name: String,
     /// The longest IP packet, bytes.
     pub mtu: u64,
-    /// Its speed, Mbit/s, where it tells.
+    /// Its speed, Mbit/s, if it reports one.
     pub speed: Option<u64>,
     /// Offloads that it has, by ethtool's name, and whether they are on.
     pub offloads: Vec<(&'static str, bool)>,
 }
 
-/// What there is; what could not be read is not there.
+/// The host's settings; those that could not be read are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
     /// Parameters of the kernel by their names for sysctl.
@@ -79,14 +79,14 @@ pub enum Level {
     Warning,
 }
 
-/// What was found of one thing.
+/// The finding on one setting.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What was looked at.
+    /// The setting.
     pub check: String,
     /// How it went.
     pub level: Level,
-    /// What there is.
+    /// Its value.
     pub found: String,
     /// Why it matters.
     pub why: String,

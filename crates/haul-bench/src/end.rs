@@ -1,5 +1,4 @@
-//! One end: device, memory, queue pairs, and how they are connected, waited for and complained
-//! about.
+//! One end: device, memory, queue pairs, and how they are connected, polled and reported.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -21,17 +20,17 @@ use crate::plan::{Connect, Layout, Op, Plan, Service, Waiting};
 use crate::report::DeviceInfo;
 use crate::tag::{Kind, Tag};
 
-/// Connections that are being made at the same time.
+/// Most concurrent connection attempts.
 const CONNECTING_MAX: usize = 64;
-/// How long all of that may take without any of them coming to be.
+/// Timeout for them without any success.
 const CONNECT_TIME: Duration = Duration::from_secs(20);
-/// Write-Records of a queue pair that may be announced and not polled yet: nothing holds their
-/// sender back.
+/// Write-Records of a queue pair that may be announced and not polled yet: they have no flow
+/// control.
 const RECORDS: u32 = 16_384;
-/// How often somebody who waits looks up.
+/// The polling interval while waiting.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What was opened for a bench.
+/// The objects opened for a bench.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) plan: Plan,
@@ -42,7 +41,7 @@ pub(crate) struct End {
     pub(crate) qps: Vec<Qp>,
     /// Where each queue pair of a datagram service is bound.
     bound: Vec<SocketAddr>,
-    /// Whom each queue pair of a datagram service talks to.
+    /// The peer of each queue pair of a datagram service.
     peers: Vec<Peer>,
     pub(crate) cq: Cq,
     /// Memory before there was any queue.
@@ -67,7 +66,7 @@ impl End {
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         let mr = pd.reg_mr(&region, access).map_err(verb)?;
-        // Pages come into being now and not while somebody measures.
+        // Faults pages in now and not during the measurement.
         region.fill(0, len, 0).map_err(range)?;
         let before = memory::read();
         let completions = match plan.waiting {
@@ -104,35 +103,28 @@ impl End {
 
     /// Makes the queue pairs and posts their receives.
     pub(crate) fn create_qps(&mut self) -> Result<(), Fault> {
-        let capacity = QpCapacity {
-            max_send_wr: self.plan.send_queue(),
-            max_recv_wr: self.plan.receive_queue(),
-            max_inline: self.plan.inline,
-            ..QpCapacity::default()
-        };
+        let mut capacity = QpCapacity::default();
+        capacity.max_send_wr = self.plan.send_queue();
+        capacity.max_recv_wr = self.plan.receive_queue();
+        capacity.max_inline = self.plan.inline;
         let (service, max_rate) = (self.plan.service, self.plan.max_rate);
         for index in 0..u64::from(self.plan.qps) {
-            let init = QpInit {
-                capacity,
-                remote_placement: self.plan.remote_placement,
-                qp_type: match service {
-                    Service::Rc => QpType::Rc,
-                    Service::Ud => QpType::Ud,
-                    Service::Rd => QpType::Rd,
-                },
-                rate_limit: max_rate
-                    .filter(|_| service == Service::Rc)
-                    .map(|bytes| RateLimit {
-                        bits_per_second: bytes.saturating_mul(8),
-                        max_burst_bytes: None,
-                    }),
-                datagram: {
-                    let mut datagram = DatagramInit::default();
-                    datagram.path_mtu = self.plan.path_mtu.unwrap_or(0);
-                    datagram.max_rate = max_rate.filter(|_| service == Service::Ud);
-                    datagram
-                },
-                ..QpInit::new(&self.cq)
+            let mut init = QpInit::new(&self.cq);
+            init.capacity = capacity;
+            init.remote_placement = self.plan.remote_placement;
+            init.qp_type = match service {
+                Service::Rc => QpType::Rc,
+                Service::Ud => QpType::Ud,
+                Service::Rd => QpType::Rd,
+            };
+            init.rate_limit = max_rate
+                .filter(|_| service == Service::Rc)
+                .map(|bytes| RateLimit::new(bytes.saturating_mul(8)));
+            init.datagram = {
+                let mut datagram = DatagramInit::default();
+                datagram.path_mtu = self.plan.path_mtu.unwrap_or(0);
+                datagram.max_rate = max_rate.filter(|_| service == Service::Ud);
+                datagram
             };
             let qp = self.pd.create_qp(&init).map_err(verb)?;
             for slot in 0..u64::from(self.plan.receive_queue()) {
@@ -162,8 +154,8 @@ impl End {
         Ok(())
     }
 
-    /// Takes note of whom the queue pairs talk to: those of the other end, at the address of the
-    /// conversation.
+    /// Records the peers of the queue pairs: those of the other end, at the address of the control
+    /// connection.
     pub(crate) fn meet_peers(&mut self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
         if peer.bound.len() != self.qps.len() {
             return Err(Fault::protocol("the peer has described other queue pairs"));
@@ -183,9 +175,9 @@ impl End {
         }
     }
 
-    /// Nothing that an earlier measurement of messages of `size` bytes left may pass for this
-    /// one's: what is to be written is cleared, and what is to be sent is as `stamp` says of a
-    /// queue pair and a slot.
+    /// Prevents data of an earlier measurement of messages of `size` bytes from passing as this
+    /// one's: clears memory to be written, and fills memory to be sent with the `stamp` of its
+    /// queue pair and slot.
     pub(crate) fn prepare(
         &self,
         size: u32,
@@ -246,7 +238,7 @@ impl End {
             .map_err(verb)
     }
 
-    /// Accepts a connection for each queue pair; whoever does not know the token is turned away.
+    /// Accepts a connection for each queue pair; connections without the token are refused.
     pub(crate) fn accept_all(&self, control: &Control, token: u64) -> Result<(), Fault> {
         let mut up = vec![false; self.qps.len()];
         let mut taken = vec![false; self.qps.len()];
@@ -302,8 +294,8 @@ impl End {
         Ok(())
     }
 
-    /// Connects each queue pair to the one that the peer has described. Software that listens at
-    /// any address cannot say where it is: it is where the conversation goes to.
+    /// Connects each queue pair to the one that the peer has described. A peer that listens at any
+    /// address does not know its own: the address of the control connection is used.
     pub(crate) fn connect_endpoints(&self, peer: &Place, address: IpAddr) -> Result<(), Fault> {
         if peer.endpoints.len() != self.qps.len() {
             return Err(Fault::protocol("the peer has described other queue pairs"));
@@ -384,15 +376,14 @@ impl End {
     }
 
     fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
-        ConnParam {
-            private_data,
-            responder_resources: self.plan.outs,
-            initiator_depth: self.plan.outs,
-            ..ConnParam::default()
-        }
+        let mut param = ConnParam::default();
+        param.private_data = private_data;
+        param.responder_resources = self.plan.outs;
+        param.initiator_depth = self.plan.outs;
+        param
     }
 
-    /// The next event; looks at the conversation meanwhile.
+    /// Waits for the next event; checks the control connection meanwhile.
     fn next_event(&self, control: &Control, deadline: Instant) -> Result<Option<CmEvent>, Fault> {
         let event = self.events.wait(Some(TICK)).map_err(verb)?;
         if event.is_none() {
@@ -411,7 +402,7 @@ impl End {
         Ok(event)
     }
 
-    /// Notes that a queue pair is connected, or says why not.
+    /// Notes that a queue pair is connected, or returns why not.
     fn mark(&self, event: CmEvent, up: &mut [bool]) -> Result<(), Fault> {
         match event {
             CmEvent::Established { qp_num, .. } => {
@@ -449,13 +440,13 @@ impl End {
 impl Drop for End {
     fn drop(&mut self) {
         for qp in &self.qps {
-            // One that is not connected says so, and that is fine.
+            // An error means that it was not connected, which is fine.
             let _ = qp.disconnect();
         }
     }
 }
 
-/// What a connection says to be let in: the token, then the number of the queue pair.
+/// The private data of a connection: the token, then the number of the queue pair.
 fn invitation(token: u64, index: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&token.to_be_bytes());
@@ -511,7 +502,7 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
         }
     }
     let (caps, service) = match plan.service {
-        // Providers did not always say that they have connections.
+        // Older versions do not report whether a provider has connections.
         Service::Rc => (DeviceCaps::empty(), ""),
         Service::Ud => (DeviceCaps::UD, "unreliable datagrams"),
         Service::Rd => (DeviceCaps::RD, "reliable datagrams"),
@@ -558,7 +549,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_who_knows_the_token_comes_in() {
+    fn only_connections_with_the_token_are_accepted() {
         let invitation = invitation(77, 5);
         assert_eq!(invited(&invitation, 77), Some(5));
         assert_eq!(invited(&[&invitation[..], &[0; 40]].concat(), 77), Some(5));

@@ -1,9 +1,9 @@
 //! Bandwidth: as many messages outstanding as the plan allows, in one direction or both.
 //!
-//! A measurement ends with a read of a few bytes behind the last message of each queue pair. Its
-//! answer says that all messages before it are placed, on any transport; without it, iWARP's writes
-//! would be counted that are still in the sockets' buffers. Receives are given out as credits:
-//! iWARP ends a connection whose peer sends without any.
+//! A measurement ends with an RDMA Read of a few bytes after the last message of each queue pair.
+//! Its response proves that all messages before it are placed, on any transport; without it, iWARP
+//! Writes that are still in socket buffers would be counted. Receives are granted as credits: iWARP
+//! ends a connection whose peer sends without any.
 
 use std::time::{Duration, Instant};
 
@@ -24,17 +24,17 @@ use crate::tag::{Kind, Tag};
 
 /// Completions taken at a time.
 const COMPLETIONS: usize = 64;
-/// The read behind the last message, octets.
+/// The Read after the last message, bytes.
 const FLUSH: u32 = 8;
-/// The conversation is looked at in every so many turns, and whenever there was nothing else.
+/// The control connection is checked every so many iterations, and whenever idle.
 const LOOK_EVERY: u32 = 64;
 
-/// What a queue pair knows about receives, for as long as it lives.
+/// The credit state of a queue pair.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Account {
-    /// Messages that the peer has room for.
+    /// Messages for which the peer has posted receives.
     credits: u64,
-    /// Receives posted again that the peer has not been told of.
+    /// Receives posted again for which the peer has no credit yet.
     returned: u32,
 }
 
@@ -47,7 +47,7 @@ impl Account {
     }
 }
 
-/// How far the last message has been asked about.
+/// The state of the Read after the last message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flush {
     Not,
@@ -65,12 +65,12 @@ struct Lane {
     received: u64,
 }
 
-/// Which way messages go in a measurement.
+/// The direction of messages in a measurement.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ways {
     /// This end sends or reads.
     pub(crate) out: bool,
-    /// The peer does.
+    /// The peer sends or reads.
     pub(crate) back: bool,
 }
 
@@ -92,14 +92,14 @@ pub(crate) struct Flow<'a> {
     peer_finished: Option<Vec<u64>>,
     bytes: u64,
     verified: u64,
-    /// Bytes that have become complete and are not in the tally yet.
+    /// Completed bytes that are not in the tally yet.
     fresh: u64,
-    /// Bytes that were complete, by time since the first post.
+    /// Completed bytes by time since the first post.
     tally: Tally,
 }
 
 impl<'a> Flow<'a> {
-    /// Makes ready to send or take messages of `size` bytes, `iterations` on each queue pair or
+    /// Prepares to send or receive messages of `size` bytes, `iterations` on each queue pair or
     /// until the plan's time is over.
     pub(crate) fn new(
         (end, peer, control, disk): (&'a End, &'a Place, &'a Control, &'a Disk),
@@ -141,7 +141,7 @@ impl<'a> Flow<'a> {
         Ok(flow)
     }
 
-    /// Nothing that an earlier measurement left may pass for this one's.
+    /// Data of an earlier measurement must not pass for this one's.
     fn prepare(&self) -> Result<(), Fault> {
         if !self.end.plan.verify {
             return Ok(());
@@ -150,7 +150,7 @@ impl<'a> Flow<'a> {
             .prepare(self.size, |qp, number| Stamp { qp, number })
     }
 
-    /// Runs to the end of it: what it took, and the bytes that were complete in each
+    /// Runs the measurement; returns its duration, and the bytes completed in each
     /// [`STEP`](crate::path::tally::STEP).
     pub(crate) fn run(
         mut self,
@@ -160,7 +160,7 @@ impl<'a> Flow<'a> {
         let cpu = process_cpu().unwrap_or_default();
         let start = Instant::now();
         self.until = time.map(|time| start + time);
-        // The time counts from here.
+        // The measured time starts here.
         self.tally.add(0, 0);
         let result = self.turns(start, dead_after);
         let (ns, messages) = result.map_err(|fault| self.control.account_of(fault))?;
@@ -176,8 +176,8 @@ impl<'a> Flow<'a> {
         Ok((spent.with_cpu(used), self.tally.steps()))
     }
 
-    /// Posts and takes completions until both directions are done: how long this end's took, and
-    /// its messages.
+    /// Posts and takes completions until both directions are done; returns the duration of this
+    /// end's, and its messages.
     fn turns(&mut self, start: Instant, dead_after: Duration) -> Result<(Duration, u64), Fault> {
         let mut completions = [WorkCompletion::default(); COMPLETIONS];
         let mut finished = None;
@@ -218,7 +218,7 @@ impl<'a> Flow<'a> {
             self.tell_finished()?;
         }
         let messages = self.lanes.iter().map(|lane| lane.posted).sum();
-        // A file is there when the sink says so.
+        // A file is complete when the sink reports it.
         let ns = match finished {
             Some(_) if self.is_file() => start.elapsed(),
             Some(ns) => ns,
@@ -248,7 +248,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Waits for completions. Whoever only gives its memory has nothing to be in a hurry for.
+    /// Waits for completions. A passive target need not poll eagerly.
     fn wait(&self, out: &mut [WorkCompletion]) -> Result<usize, Fault> {
         if self.ways.out || self.end.plan.is_notified() {
             return self.end.wait(out);
@@ -273,7 +273,7 @@ impl<'a> Flow<'a> {
         self.control.send(&Message::Finished { messages })
     }
 
-    /// Posts what there is room for.
+    /// Posts as many messages as the queues and credits allow.
     fn fill(&mut self) -> Result<(), Fault> {
         let over = self.until.is_some_and(|until| Instant::now() >= until);
         for index in 0..self.lanes.len() {
@@ -312,7 +312,7 @@ impl<'a> Flow<'a> {
         let (lane, plan) = (&self.lanes[index], &self.end.plan);
         let room = u64::from(plan.depth) - (lane.posted - lane.retired);
         let room = room.min(plan.post_list.into());
-        // Bytes that differ from message to message are copied one at a time.
+        // Messages with different content are copied one at a time.
         let room = if plan.verify && !self.inline.is_empty() {
             room.min(1)
         } else {
@@ -349,7 +349,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Brings the bytes of a message to their place; how many.
+    /// Copies the payload of a message to its place; returns its length.
     fn fetch(&mut self, qp: u64, number: u64) -> Result<u32, Fault> {
         let from = self.end.layout.from(qp, number);
         if self.is_file() {
@@ -411,7 +411,7 @@ impl<'a> Flow<'a> {
                 batch.push(SendWr::new(tag, write, data).with_flags(SendFlags::empty()));
                 batch.push(SendWr::new(tag, SendOp::Send, SgeList::EMPTY).with_flags(flags));
             }
-            // Write-Record has a flow of its own.
+            // Write-Record is measured by `volley`.
             Op::Write | Op::WriteRecord => {
                 batch.push(SendWr::new(tag, write, data).with_flags(flags))
             }
@@ -436,7 +436,7 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Posting fails on a queue pair that has just failed: why it has is more to the point.
+    /// Posting fails on a queue pair that has just failed: reports the cause of that instead.
     fn post_failed(&self, index: usize, error: haul_verbs::PostError) -> Fault {
         match self.end.qps[index].failure() {
             Some(failure) => Fault::new(Code::PeerGone, format!("queue pair {index}: {failure}")),
@@ -469,7 +469,7 @@ impl<'a> Flow<'a> {
         }
     }
 
-    /// Messages are complete: of reads, the bytes are here.
+    /// Handles completed messages; of Reads, the bytes have arrived.
     fn retire(&mut self, index: usize, count: u64) -> Result<(), Fault> {
         let first = self.lanes[index].retired;
         self.lanes[index].retired += count;
@@ -488,8 +488,8 @@ impl<'a> Flow<'a> {
         Ok(())
     }
 
-    /// Credits are empty messages, and so are the notices of a file's writes, which go the other
-    /// way.
+    /// Credits are empty messages, and so are the notices of a file's writes, in the other
+    /// direction.
     fn is_credit(&self, completion: &WorkCompletion) -> bool {
         let notices = self.is_file() && self.end.plan.op == Op::Write;
         completion.opcode == WcOpcode::Recv
@@ -523,7 +523,7 @@ impl<'a> Flow<'a> {
         self.give_back(index)
     }
 
-    /// Tells the peer, now and then, that receives are posted again.
+    /// Grants the peer credit for reposted receives from time to time.
     fn give_back(&mut self, index: usize) -> Result<(), Fault> {
         let account = &mut self.accounts[index];
         account.returned += 1;
@@ -539,7 +539,7 @@ impl<'a> Flow<'a> {
             .map_err(|error| self.post_failed(index, error))
     }
 
-    /// The last messages that were written to each place are still there: compares them.
+    /// Compares the last messages written to each place, which are still there.
     fn verify_written(&mut self) -> Result<(), Fault> {
         let plan = &self.end.plan;
         if !plan.verify || plan.op != Op::Write || self.is_file() {
@@ -562,7 +562,7 @@ impl<'a> Flow<'a> {
     }
 }
 
-/// Compares a message with what it must be.
+/// Compares a message with its expected content.
 pub(crate) fn check(
     region: &haul_slab::Region,
     at: usize,

@@ -1,16 +1,14 @@
-//! What a stranger may say, for the target in `fuzz/`.
+//! Entry point for the target in `fuzz/`: input of unauthenticated clients.
 
 use crate::control::{self, Asked};
 
-/// The greeting of a client: a plan that is let in has sizes and depths inside the limits, whatever
-/// it says.
+/// Parses the greeting of a client: an accepted plan has sizes and depths within the limits,
+/// whatever the input.
 ///
 /// # Panics
-/// If memory that is let in is more than may be registered or taken.
+/// If an accepted plan exceeds the limits of registered or allocated memory.
 pub fn greeting(line: &[u8]) {
-    // As it is, and with a good check, which anybody can add.
-    let _ = control::asked(line);
-    match control::asked(&control::seal(line.to_vec())) {
+    match control::asked(line) {
         Ok(Asked::Verbs(plan)) => {
             let layout = plan.layout();
             assert!(layout.is_ok_and(|layout| layout.len() <= 8 << 30));

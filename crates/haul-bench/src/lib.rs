@@ -1,15 +1,15 @@
 //! Benchmarks of a path by every engine there is (docs/bench.md), and of the RDMA verbs, as
 //! perftest's users know them, over any provider of `haul-verbs` (docs/bench.md).
 //!
-//! A client tells a server over a TCP connection what is to be measured; streams or queue pairs are
-//! connected beside it; then both ends measure and tell each other what that cost them.
+//! A client sends a server the plan over a TCP control connection; streams or queue pairs are
+//! connected beside it; then both ends measure and exchange their figures.
 //!
-//! Map: [`path`] one measurement of the path · [`profile`] the whole picture of it · [`doctor`] the
-//! host · of the verbs: [`client`], [`server`] the doors · [`plan`] what is measured · [`report`]
-//! figures · `control` the conversation · `session` one size after another · `end` device, memory,
-//! queue pairs · `flow` bandwidth · `volley` bandwidth of what may be lost · `pingpong` latency ·
-//! `pattern` bytes that are checked · `error` faults · `disk` files · `memory` what idle queue
-//! pairs take · `tag` numbers of work requests.
+//! Map: [`path`] one measurement of the path · [`profile`] many measurements of it · [`doctor`] the
+//! host · the verbs: [`client`], [`server`] the entry points · [`plan`] plans · [`report`] figures
+//! · `control` the control connection · `session` one size after another · `end` device, memory,
+//! queue pairs · `flow` bandwidth · `volley` bandwidth of unreliable messages · `pingpong` latency
+//! · `pattern` bytes that are checked · `error` faults · `disk` files · `memory` memory of idle
+//! queue pairs · `tag` identifiers of work requests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -54,5 +54,5 @@ pub fn html(document: &Document) -> String {
     }
 }
 
-/// The port that `haul bench serve` listens on, unless told otherwise.
+/// The default port of `haul bench serve`.
 pub const DEFAULT_PORT: u16 = 4726;

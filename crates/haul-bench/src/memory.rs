@@ -1,4 +1,4 @@
-//! What a process and its kernel hold, from `/proc`.
+//! Memory of a process and its kernel, from `/proc`.
 
 use crate::report::Memory;
 
@@ -12,7 +12,7 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// What has come since.
+    /// Returns the growth since.
     pub(crate) fn until(self, after: Self) -> Memory {
         Memory {
             before_kib: self.own,
@@ -22,7 +22,7 @@ impl Reading {
     }
 }
 
-/// Reads it; what the machine does not tell is zero.
+/// Reads it; values that the machine does not report are zero.
 pub(crate) fn read() -> Reading {
     let text = |path| std::fs::read_to_string(path).unwrap_or_default();
     Reading {

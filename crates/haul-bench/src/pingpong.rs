@@ -1,10 +1,9 @@
 //! Latency: one message at a time, there and back.
 //!
-//! A Send is answered by a Send, and a Write by a Write: each end looks at the last byte of its
-//! memory until it changes, as perftest does. Where a transport may place the end of a message
-//! before its beginning, and where an end is to sleep, an empty Send behind the Write says that it
-//! is there. A Read is its own answer. A Write-Record is there when its record says that all of it
-//! is.
+//! A Send is answered by a Send, and a Write by a Write: each end polls the last byte of its memory
+//! until it changes, as perftest does. If the transport may place the end of a message before its
+//! beginning, or an end is to sleep, an empty Send after the Write signals its arrival. A Read is
+//! its own answer. A Write-Record has arrived when its record is complete.
 //!
 //! Over unreliable datagrams a message or its answer may be lost: after a while without an answer
 //! the next one is sent, and the one before counts as lost, not as a sample.
@@ -34,12 +33,12 @@ use crate::tag::{Kind, Tag};
 const SAMPLES_MAX: usize = 1 << 24;
 /// A message no longer than this is one segment on any path: it is placed at once.
 const ONE_SEGMENT: u32 = 1024;
-/// What has not been answered by then is lost, over unreliable datagrams.
+/// Over unreliable datagrams, a message without an answer by then counts as lost.
 const ANSWER_TIME: Duration = Duration::from_millis(500);
-/// Somebody who looks at memory looks at the conversation once in so many times.
+/// An end that polls memory checks the control connection once in so many iterations.
 const LOOK_EVERY: u32 = 32;
 
-/// How an end learns that the message is there.
+/// How an end detects the arrival of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Arrival {
     /// Its last byte has changed.
@@ -48,16 +47,16 @@ enum Arrival {
     Receive,
     /// This end's read is complete.
     Read,
-    /// A record says that all of it is there.
+    /// A record is complete.
     Record,
 }
 
-/// What became of waiting for a message.
+/// The outcome of waiting for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Awaited {
-    /// It lies there.
+    /// It has arrived, at this place.
     At(usize),
-    /// It is lost.
+    /// It counts as lost.
     Lost,
     /// The peer has finished.
     Finished,
@@ -76,8 +75,7 @@ pub(crate) struct PingPong<'a> {
     moderation: u64,
     verified: u64,
     lost: u64,
-    /// The receive that the last message took: it is posted again once there is an answer on its
-    /// way.
+    /// The receive that the last message took: it is posted again once an answer is in flight.
     taken: Option<u64>,
     /// The service may lose messages.
     may_lose: bool,
@@ -86,7 +84,7 @@ pub(crate) struct PingPong<'a> {
     dead_after: Duration,
 }
 
-/// What the end that asks has found: round trips in nanoseconds.
+/// The result of the requesting end: RTTs in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Trips {
     pub(crate) spent: Spent,
@@ -135,7 +133,7 @@ impl<'a> PingPong<'a> {
         Ok(this)
     }
 
-    /// The end that asks.
+    /// The requesting end.
     pub(crate) fn ask(mut self, iterations: Option<u64>, time: Duration) -> Result<Trips, Fault> {
         let cpu = process_cpu().unwrap_or_default();
         let start = Instant::now();
@@ -195,7 +193,7 @@ impl<'a> PingPong<'a> {
         Ok(samples)
     }
 
-    /// The end that answers.
+    /// The responding end.
     pub(crate) fn answer(mut self) -> Result<Spent, Fault> {
         let cpu = process_cpu().unwrap_or_default();
         let messages = self
@@ -226,7 +224,7 @@ impl<'a> PingPong<'a> {
                     self.post(number)?;
                     number += 1;
                 }
-                // Whoever asks will ask again.
+                // The requester repeats the request.
                 Awaited::Lost => {}
                 Awaited::Finished => return Ok(number),
             }
@@ -301,8 +299,8 @@ impl<'a> PingPong<'a> {
         self.end.post_recv(&self.end.qps[0], 0, slot)
     }
 
-    /// Makes the bytes of a message: where somebody looks at its last byte, that differs from the
-    /// one before.
+    /// Fills a message: if the target polls the last byte, it differs from that of the message
+    /// before.
     fn make(&self, number: u64) -> Result<(), Fault> {
         let region = self.end.mr.region();
         let from = place(self.end.layout.from(0, 0));
@@ -319,7 +317,7 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// Waits until the message is there.
+    /// Waits for the message.
     fn await_arrival(&mut self, number: u64) -> Result<Awaited, Fault> {
         let awaited = match self.arrival {
             Arrival::LastByte => self.await_last_byte(number)?,
@@ -344,13 +342,13 @@ impl<'a> PingPong<'a> {
         Ok(awaited)
     }
 
-    /// What is verified. Who answers does not learn the number of what may be lost.
+    /// The bytes to verify. The responder does not know the number of messages that may be lost.
     fn stamp(&self, number: u64) -> Stamp {
         let number = if self.may_lose { 0 } else { number };
         Stamp { qp: 0, number }
     }
 
-    /// Looks at memory, and lets the provider move meanwhile.
+    /// Polls memory, and drives the provider meanwhile.
     fn await_last_byte(&mut self, number: u64) -> Result<Awaited, Fault> {
         let to = place(self.end.layout.to(0, 0));
         let last = to + self.size as usize - 1;
@@ -373,7 +371,7 @@ impl<'a> PingPong<'a> {
         Ok(Awaited::At(to))
     }
 
-    /// Where the message lies that the completion is of.
+    /// Returns the place of a completion's message.
     fn await_completion(&mut self, kind: Kind) -> Result<Awaited, Fault> {
         let mut completions = [WorkCompletion::default(); 4];
         let begun = Instant::now();
@@ -389,7 +387,7 @@ impl<'a> PingPong<'a> {
                 }
                 let read = self.end.plan.op == Op::Read;
                 if self.may_lose && read && completion.status == WcStatus::RespTimeoutErr {
-                    // Its record is of no use: a part is not the answer.
+                    // Ignores its record: a partial message is no answer.
                     let _ = self.end.qps[0].take_record(completion.wr_id);
                     return Ok(Awaited::Lost);
                 }
@@ -418,7 +416,7 @@ impl<'a> PingPong<'a> {
                     return Ok(Awaited::Finished);
                 }
                 self.be_patient()?;
-                // A Read says itself when it gives up.
+                // A Read reports its own timeout.
                 if self.may_lose && self.arrival != Arrival::Read && begun.elapsed() > ANSWER_TIME {
                     return Ok(Awaited::Lost);
                 }
@@ -444,8 +442,8 @@ impl<'a> PingPong<'a> {
         Ok(())
     }
 
-    /// An answer that does not come is not waited for for ever. Who answers waits as long as there
-    /// is a conversation.
+    /// The wait for an answer is bounded. The responder waits as long as the control connection is
+    /// open.
     fn be_patient(&self) -> Result<(), Fault> {
         if self.heard.elapsed() > self.dead_after {
             return Err(Fault::new(
@@ -462,7 +460,7 @@ fn mark(number: u64) -> u8 {
     u8::try_from(number % 255).unwrap_or(0) + 1
 }
 
-/// A byte that somebody else may be writing, through the word that it lies in.
+/// Reads a byte that a peer may be writing, through the word that contains it.
 fn byte_at(region: &haul_slab::Region, at: usize) -> Result<u8, Fault> {
     let word = at & !7;
     match region.atomic(word).map_err(range)? {

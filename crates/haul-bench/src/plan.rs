@@ -1,4 +1,4 @@
-//! What is to be measured: the client says it, the server checks it and takes part.
+//! The plan of a measurement: the client sends it, the server checks it and takes part.
 
 use haul::fault::{Code, Fault};
 use serde::{Deserialize, Serialize};
@@ -50,7 +50,7 @@ pub enum Service {
     Rd,
 }
 
-/// What is measured of it.
+/// The measured quantity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
@@ -69,7 +69,7 @@ pub enum Connect {
     /// By the connection manager.
     #[default]
     Cm,
-    /// By parameters that the programs have told each other.
+    /// By parameters exchanged over the control connection.
     Exchange,
 }
 
@@ -81,7 +81,7 @@ pub enum Waiting {
     Adaptive,
     /// Busily for ever.
     Poll,
-    /// Asleep until the completion channel says so.
+    /// Asleep until the completion channel is readable.
     Events,
 }
 
@@ -95,7 +95,7 @@ pub enum Limit {
     Iterations(u64),
 }
 
-/// What connections of the software provider go over.
+/// The transport of connections of the software provider.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Over {
@@ -105,7 +105,7 @@ pub enum Over {
     Udt,
 }
 
-/// What providers with a wire format of their own are asked for.
+/// Parameters for providers with a wire format of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wire {
     /// CRCs (RFC 5044 §4.4).
@@ -114,19 +114,19 @@ pub struct Wire {
     pub fpdu_max: Option<u32>,
     /// Verify CRCs before anything is placed.
     pub strict: bool,
-    /// What connections go over; each end's own choice where there is none.
+    /// The transport of connections; `None` leaves the choice to each end.
     #[serde(default)]
     pub over: Option<Over>,
 }
 
-/// What is to be measured, and how.
+/// The plan of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The service.
     pub service: Service,
     /// The verb.
     pub op: Op,
-    /// What is measured.
+    /// The measured quantity.
     pub test: Test,
     /// Message sizes, bytes, one after another.
     pub sizes: Vec<u32>,
@@ -160,10 +160,10 @@ pub struct Plan {
     pub file: Option<u64>,
     /// The wire format.
     pub wire: Wire,
-    /// Bytes of an IP packet of a datagram service; what the route has where there is none.
+    /// Bytes of an IP packet of a datagram service; `None` takes the route's MTU.
     pub path_mtu: Option<u16>,
     /// The most that an end sends over each queue pair, bytes per second: payload of unreliable
-    /// datagrams, of connections what is on the wire.
+    /// datagrams, for connections, wire bytes.
     pub max_rate: Option<u64>,
     /// It runs beside another measurement, as traffic that that one is to meet.
     #[serde(default)]
@@ -280,18 +280,17 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(1)
     }
 
-    /// Whether the receiving end must know of each message, and so the sender must know what the
-    /// receiver has room for.
+    /// Whether the receiving end takes part in each message, so that the sender needs credit.
     pub(crate) fn is_notified(&self) -> bool {
         self.op == Op::Send && self.service != Service::Ud || self.file.is_some()
     }
 
-    /// So many receives are posted again before the sender is told.
+    /// Receives posted again before the sender gets credit for them.
     pub(crate) fn credit_batch(&self) -> u32 {
         (self.rx_depth / 4).max(1)
     }
 
-    /// Messages about room that are on their way at the same time, at most.
+    /// Most credit messages in flight.
     pub(crate) fn credits_in_flight(&self) -> u32 {
         self.rx_depth / self.credit_batch() + 1
     }
@@ -305,7 +304,7 @@ impl Plan {
     /// Room for work requests in the receive queue.
     pub(crate) fn receive_queue(&self) -> u32 {
         match self.test {
-            // One is posted again only when the answer is on its way.
+            // One is posted again only when the answer is in flight.
             Test::Lat if self.service == Service::Ud => self.rx_depth + 1,
             _ if self.service == Service::Ud => self.rx_depth,
             Test::Bw if !self.is_notified() => 1,

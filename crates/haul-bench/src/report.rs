@@ -1,4 +1,4 @@
-//! Figures, and what they are made of.
+//! Figures, and the counts behind them.
 
 use haul::fault::Fault;
 use haul_io::clock::CpuTime;
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{Limit, Op, Plan, Service, Test};
 
-/// Fewer samples than this say nothing about one in a hundred, and about one in a thousand.
+/// Fewest samples for the 99th percentile, and for the 99.9th.
 const SAMPLES_P99: u64 = 1_000;
 const SAMPLES_P999: u64 = 10_000;
 /// A shorter measurement is mostly its beginning and its end, seconds.
 const SHORT_S: f64 = 0.2;
 
-/// What one end spent on one size, as it tells the other.
+/// Resources that one end used for one size, as sent to the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// Processor time in user code, microseconds.
@@ -33,16 +33,16 @@ pub struct Spent {
     pub resent_bytes: u64,
     /// The longest of their smoothed round trips, nanoseconds; zero where none is known.
     pub round_trip_ns: u64,
-    /// What came of what the other end sent, or of what this end read, by unreliable datagrams.
+    /// The outcome of the other end's messages, or of this end's Reads, by unreliable datagrams.
     pub arrived: Arrived,
 }
 
-/// What came of messages that may be lost.
+/// The outcome of messages that may be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Arrived {
-    /// Messages that came whole.
+    /// Messages that arrived completely.
     pub complete: u64,
-    /// Messages of which a part is valid.
+    /// Messages that are valid in part.
     pub partial: u64,
     /// Valid bytes of both.
     pub bytes: u64,
@@ -119,7 +119,7 @@ pub struct Latency {
     pub max_us: f64,
 }
 
-/// What was measured of one size.
+/// The measurement of one size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Figure {
@@ -129,18 +129,18 @@ pub enum Figure {
     Latency(Latency),
 }
 
-/// What became of messages that may be lost, of both directions where there are two.
+/// The outcome of messages that may be lost, of both directions if there are two.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Datagram {
     /// Messages that were sent, or asked for by Reads.
     pub sent_messages: u64,
     /// Bytes of those.
     pub sent_bytes: u64,
-    /// Messages that came whole.
+    /// Messages that arrived completely.
     pub complete_messages: u64,
-    /// Messages of which a part is valid.
+    /// Messages that are valid in part.
     pub partial_messages: u64,
-    /// Messages of which nothing is.
+    /// Messages without any valid byte.
     pub lost_messages: u64,
     /// Valid bytes at the receiver.
     pub valid_bytes: u64,
@@ -155,23 +155,23 @@ pub struct Datagram {
 pub struct Row {
     /// Bytes of a message.
     pub bytes: u32,
-    /// What was measured.
+    /// The measured values.
     #[serde(flatten)]
     pub figure: Figure,
-    /// What the client spent.
+    /// Resources used by the client.
     pub client: Cpu,
-    /// What the server spent.
+    /// Resources used by the server.
     pub server: Cpu,
     /// Messages whose bytes were checked, and right.
     pub verified_messages: u64,
     /// BLAKE3 of the file at both ends, in hexadecimal.
     pub file_blake3: Option<String>,
-    /// What became of messages that may be lost; of unreliable datagrams.
+    /// The outcome of messages that may be lost, for unreliable datagrams.
     pub datagram: Option<Datagram>,
-    /// How the path looked to the end that sent, where its connections know.
+    /// The path as measured by the sending end's connections, if they measure it.
     #[serde(skip)]
     pub path: Option<PathSeen>,
-    /// Why a figure is not to be trusted.
+    /// Warnings about the figures.
     pub warnings: Vec<String>,
     /// Bytes that were complete at the client in each tenth of a second since the first post; of a
     /// bandwidth without unreliable datagrams and Write-Record.
@@ -205,8 +205,7 @@ pub struct Memory {
     pub before_kib: u64,
     /// The same after.
     pub after_kib: u64,
-    /// What the kernel's own objects and the sockets' buffers of the whole machine have grown by
-    /// meanwhile, KiB.
+    /// Growth of the kernel's own objects and of all socket buffers of the machine meanwhile, KiB.
     pub kernel_kib: u64,
 }
 
@@ -225,7 +224,7 @@ pub struct Idle {
     pub server_kernel_kib_per_qp: f64,
 }
 
-/// A device as it is called and what it speaks.
+/// The name of a device and its transport.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// The provider.
@@ -236,7 +235,7 @@ pub struct DeviceInfo {
     pub transport: String,
 }
 
-/// What a bench has found.
+/// The result of a bench.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Summary {
     /// The server's address.
@@ -247,7 +246,7 @@ pub struct Summary {
     pub service: Service,
     /// The verb.
     pub op: Op,
-    /// What was measured of it.
+    /// Its measurement.
     pub test: Test,
     /// Queue pairs.
     pub qps: u32,
@@ -297,7 +296,7 @@ pub(crate) fn cpu(spent: &Spent, bytes: u64, seconds: f64) -> Cpu {
     }
 }
 
-/// What became of messages that may be lost.
+/// The outcome of messages that may be lost.
 pub(crate) fn datagram(plan: &Plan, client: &Spent, server: &Spent) -> Option<Datagram> {
     if plan.service != Service::Ud {
         return None;
@@ -319,8 +318,8 @@ pub(crate) fn datagram(plan: &Plan, client: &Spent, server: &Spent) -> Option<Da
     })
 }
 
-/// What counts as moved by each end. Of unreliable datagrams that is what was valid at the
-/// receiver, over the longer of the time in which it was sent and the time in which it came.
+/// Returns the bytes moved by each end. For unreliable datagrams: those valid at the receiver, over
+/// the longer of the sending and the receiving time.
 pub(crate) fn delivered(plan: &Plan, client: Spent, server: Spent) -> (Spent, Spent) {
     if plan.service != Service::Ud || plan.test != Test::Bw {
         return (client, server);
@@ -387,7 +386,7 @@ fn quantile(sorted: &[u64], per_mille: usize) -> u64 {
         .unwrap_or_default()
 }
 
-/// What the user must know before believing the figure.
+/// Warnings about the figure.
 pub(crate) fn warnings(figure: &Figure, plan: &Plan) -> Vec<String> {
     let mut warnings = Vec::new();
     let by_time = matches!(plan.limit, Limit::TimeMs(_));
@@ -541,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn processor_time_is_told_per_gigabyte_and_per_core() {
+    fn processor_time_is_reported_per_gigabyte_and_per_core() {
         let spent = Spent {
             cpu_user_us: 500_000,
             cpu_system_us: 1_500_000,

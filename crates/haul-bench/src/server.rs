@@ -1,20 +1,23 @@
-//! The end that takes part in what clients ask for, one at a time: two at once would measure each
+//! The server: takes part in measurements of clients, one at a time, because two would disturb each
 //! other.
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
-use haul::pending::Pending;
+use haul_control::audit::{Audit, Entry};
+use haul_control::connection::Connection;
+use haul_control::server::{self as control, Client, HANDSHAKE};
+use haul_control::trust::ServerConfig;
 use haul_verbs::Device;
 
-use crate::control::{self, Asked, Control, Message};
+use crate::control::{Asked, Control, Message, SERVICE, asked};
 use crate::disk::Disk;
 use crate::end::End;
 use crate::path::server::Means;
@@ -22,8 +25,6 @@ use crate::path::{self, Files};
 use crate::plan::{Connect, Plan, Service, Test, Wire};
 use crate::session::Session;
 
-/// Connections that may be without a request; one more, and the oldest of them is refused.
-const PENDING_MAX: usize = 64;
 /// Clients that may wait for the one that is measured.
 const WAITING_MAX: usize = 16;
 /// How long a client may take for each message before the measurement, which it has no reason to
@@ -35,15 +36,13 @@ const BESIDE_MAX: usize = 4;
 /// be being given back.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Makes a device that speaks as a client asks.
+/// Opens a device with the transport that a client requests.
 pub type Devices = Box<dyn Fn(Service, &Wire) -> Result<Device, Fault> + Send + Sync>;
 /// Takes lines about sessions.
-pub type Log = Box<dyn Fn(&str) + Send + Sync>;
+pub use control::Log;
 
 /// How to serve.
 pub struct Config {
-    /// Where to listen.
-    pub listen: Vec<SocketAddr>,
     /// The port of the queue pairs' connections; any free one where it is zero.
     pub data_port: u16,
     /// This end's device.
@@ -54,34 +53,30 @@ pub struct Config {
     pub files: Files,
     /// End after one session.
     pub one_off: bool,
-    /// After this long without a word a client is taken for gone.
+    /// A client that is silent for this long counts as gone.
     pub dead_after: Duration,
     /// Takes lines about sessions.
     pub log: Log,
+    /// Takes the entries of sessions, in place of the log.
+    pub audit: Option<Audit>,
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
-            .field("listen", &self.listen)
+            .field("data_port", &self.data_port)
             .finish_non_exhaustive()
     }
 }
 
-/// A server that listens.
+/// Takes part in measurements of clients, as a service of a port.
 #[derive(Debug)]
-pub struct Server {
-    listeners: Vec<TcpListener>,
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug)]
-struct Shared {
+pub struct Bench {
     config: Config,
-    /// Somebody is being served.
+    audit: Entries,
+    /// A client is being served.
     busy: Mutex<bool>,
     free: Condvar,
-    pending: Pending,
     /// Clients that wait for the one that is measured.
     queued: AtomicUsize,
     beside: AtomicUsize,
@@ -89,12 +84,109 @@ struct Shared {
     waiting: Mutex<Option<Receiver<()>>>,
 }
 
+/// Takes the entries of sessions.
+struct Entries(Audit);
+
+impl fmt::Debug for Entries {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Entries")
+    }
+}
+
+/// The description of a session, for the audit log.
+#[derive(Default)]
+struct Record {
+    what: String,
+    /// Payload of completed measurements, in both directions, by both ends' counts.
+    bytes: u64,
+    /// A server for one session has served it.
+    is_last: bool,
+}
+
+impl Bench {
+    /// Makes the service.
+    #[must_use]
+    pub fn new(config: Config) -> Arc<Self> {
+        let (done, waiting) = channel();
+        let audit = config.audit.clone().unwrap_or_else(|| {
+            let log = Arc::clone(&config.log);
+            Arc::new(move |entry| log(&entry.to_string()))
+        });
+        Arc::new(Self {
+            config,
+            audit: Entries(audit),
+            busy: Mutex::new(false),
+            free: Condvar::new(),
+            queued: AtomicUsize::new(0),
+            beside: AtomicUsize::new(0),
+            done,
+            waiting: Mutex::new(Some(waiting)),
+        })
+    }
+}
+
+impl control::Service for Bench {
+    fn name(&self) -> &'static str {
+        SERVICE
+    }
+
+    fn serve(&self, client: Client) {
+        let Client {
+            mut connection,
+            rights,
+            name,
+            ..
+        } = client;
+        let begun = Instant::now();
+        let mut record = Record::default();
+        connection.set_deadline(begun + HANDSHAKE);
+        let request = if rights.bench {
+            connection.receive().and_then(|bytes| asked(&bytes))
+        } else {
+            let text = format!("{} may not measure here", rights.name);
+            Err(Fault::new(Code::Refused, text).hint("have the server's operator allow it"))
+        };
+        let result = match request {
+            Ok(asked) => self.take(connection, &asked, &mut record),
+            Err(fault) => {
+                connection.refuse(&fault);
+                Err(fault)
+            }
+        };
+        self.audit.0(&Entry {
+            identity: &rights.name,
+            address: &name,
+            operation: "bench",
+            path: &record.what,
+            bytes: record.bytes,
+            seconds: begun.elapsed().as_secs_f64(),
+            fault: result.as_ref().err(),
+        });
+        if record.is_last {
+            // The caller may have dropped the receiver.
+            let _ = self.done.send(());
+        }
+    }
+}
+
+/// A server that measures and does nothing else.
+#[derive(Debug)]
+pub struct Server {
+    listeners: Vec<TcpListener>,
+    bench: Arc<Bench>,
+    control: Arc<control::Server>,
+}
+
 impl Server {
     /// Listens, having tried the device.
     ///
     /// # Errors
     /// There is no such device; an address is in use or not of this machine.
-    pub fn bind(config: Config) -> Result<Self, Fault> {
+    pub fn bind(
+        listen: &[SocketAddr],
+        control: ServerConfig,
+        config: Config,
+    ) -> Result<Self, Fault> {
         let wire = Wire {
             crc: true,
             fpdu_max: None,
@@ -102,7 +194,9 @@ impl Server {
             over: None,
         };
         (config.devices)(Service::Rc, &wire)?;
-        let listen = |address: &SocketAddr| {
+        let log = Arc::clone(&config.log);
+        let bench = Bench::new(config);
+        let listeners = listen.iter().map(|address| {
             haul_io::tcp::listen(*address).map_err(|error| {
                 let text = match error.kind() {
                     io::ErrorKind::AddrInUse => "it is in use".to_owned(),
@@ -110,21 +204,12 @@ impl Server {
                 };
                 Fault::new(Code::Other, format!("cannot listen on {address}: {text}"))
             })
-        };
-        let listeners = config.listen.iter().map(listen);
-        let (done, waiting) = channel();
+        });
+        let service: Arc<dyn control::Service> = Arc::clone(&bench) as _;
         Ok(Self {
             listeners: listeners.collect::<Result<_, _>>()?,
-            shared: Arc::new(Shared {
-                config,
-                busy: Mutex::new(false),
-                free: Condvar::new(),
-                pending: Pending::new(PENDING_MAX),
-                queued: AtomicUsize::new(0),
-                beside: AtomicUsize::new(0),
-                done,
-                waiting: Mutex::new(Some(waiting)),
-            }),
+            control: Arc::new(control::Server::new(control, vec![service], None, log)),
+            bench,
         })
     }
 
@@ -138,85 +223,62 @@ impl Server {
 
     /// Serves: for ever, or until one session is over.
     pub fn run(self) {
-        let shared = self.shared;
         for listener in self.listeners {
-            let shared = Arc::clone(&shared);
-            std::thread::spawn(move || {
-                for stream in listener.incoming() {
-                    match stream {
-                        Ok(stream) => Shared::greet(&shared, stream),
-                        // Out of descriptors, most likely: somebody else may give one back.
-                        Err(_) => std::thread::sleep(Duration::from_millis(100)),
-                    }
-                }
-            });
+            let control = Arc::clone(&self.control);
+            std::thread::spawn(move || control.accept(&listener));
         }
-        let waiting = shared.waiting.lock().map(|mut waiting| waiting.take());
+        let waiting = self.bench.waiting.lock().map(|mut waiting| waiting.take());
         if let Ok(Some(waiting)) = waiting {
-            // The sender lives in `shared`, so this ends with a session only.
+            // `bench` owns the sender, so this ends with a session only.
             let _ = waiting.recv();
         }
     }
 }
 
-impl Shared {
-    /// Reads a client's request on a thread of its own.
-    fn greet(self: &Arc<Self>, stream: TcpStream) {
-        let this = Arc::clone(self);
-        let place = self.pending.enter(&stream, |oldest| {
-            let text = "more clients connect than the server can listen to";
-            let crowded = Fault::new(Code::ServerBusy, text);
-            control::refuse(oldest, &crowded.hint("try again in a moment"));
-        });
-        // Without a thread for it the connection is closed.
-        let _ = std::thread::Builder::new().spawn(move || {
-            let asked = control::greeting(&stream);
-            drop(place);
-            match asked {
-                Ok(asked) => this.serve(stream, &asked),
-                Err(fault) => control::refuse(&stream, &fault),
-            }
-        });
-    }
-
-    fn serve(&self, stream: TcpStream, asked: &Asked) {
+impl Bench {
+    fn take(
+        &self,
+        mut connection: Connection,
+        asked: &Asked,
+        record: &mut Record,
+    ) -> Result<(), Fault> {
+        record.what = what(asked);
         if asked.beside() {
-            self.serve_beside(stream, asked);
-            return;
+            return self.take_beside(connection, asked, record);
         }
         if !self.take_turn() {
             let busy = Fault::new(
                 Code::ServerBusy,
                 "the server is measuring with somebody else",
-            );
-            control::refuse(&stream, &busy.hint("try again in a moment"));
-            return;
+            )
+            .hint("try again in a moment");
+            connection.refuse(&busy);
+            return Err(busy);
         }
-        let peer = stream
-            .peer_addr()
-            .map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
-        let result = self.session(stream, asked);
+        let result = self.session(connection, asked, &mut record.bytes);
         *self.busy.lock().unwrap_or_else(PoisonError::into_inner) = false;
         self.free.notify_one();
-        match result {
-            Ok(()) => (self.config.log)(&format!("{peer}: {} done", what(asked))),
-            Err(fault) => (self.config.log)(&format!("{peer}: {}: {fault}", what(asked))),
-        }
-        if self.config.one_off {
-            // Whoever runs the server may have gone.
-            let _ = self.done.send(());
-        }
+        record.is_last = self.config.one_off;
+        result
     }
 
     /// Traffic that a measurement is to meet does not wait for it.
-    fn serve_beside(&self, stream: TcpStream, asked: &Asked) {
-        if self.beside.fetch_add(1, Ordering::AcqRel) >= BESIDE_MAX {
+    fn take_beside(
+        &self,
+        mut connection: Connection,
+        asked: &Asked,
+        record: &mut Record,
+    ) -> Result<(), Fault> {
+        record.what += " beside another";
+        let result = if self.beside.fetch_add(1, Ordering::AcqRel) >= BESIDE_MAX {
             let busy = Fault::new(Code::ServerBusy, "there is as much other traffic as may be");
-            control::refuse(&stream, &busy);
-        } else if let Err(fault) = self.session(stream, asked) {
-            (self.config.log)(&format!("other traffic, {}: {fault}", what(asked)));
-        }
+            connection.refuse(&busy);
+            Err(busy)
+        } else {
+            self.session(connection, asked, &mut record.bytes)
+        };
         self.beside.fetch_sub(1, Ordering::AcqRel);
+        result
     }
 
     /// Waits for the client before to be done; false where that takes too long, or too many wait.
@@ -236,20 +298,30 @@ impl Shared {
         !std::mem::replace(&mut *busy, true)
     }
 
-    fn session(&self, stream: TcpStream, asked: &Asked) -> Result<(), Fault> {
+    /// Measures, and adds the moved bytes to `bytes`.
+    fn session(
+        &self,
+        mut connection: Connection,
+        asked: &Asked,
+        bytes: &mut u64,
+    ) -> Result<(), Fault> {
         let gone = |error: io::Error| Fault::connection(&error);
+        let Some(stream) = connection.stream().as_tcp() else {
+            let fault = Fault::new(Code::Refused, "benches need a TCP control connection");
+            connection.refuse(&fault);
+            return Err(fault);
+        };
         let own = stream.local_addr().map_err(gone)?;
         let from = stream.peer_addr().map_err(gone)?;
-        let door = stream.try_clone().map_err(gone)?;
-        let control = Control::start(stream, self.config.dead_after)?;
+        let control = Control::start(connection, self.config.dead_after)?;
         let result = match asked {
-            Asked::Verbs(plan) => self.converse(&control, (own, from), plan),
+            Asked::Verbs(plan) => self.converse(&control, (own, from), plan, bytes),
             Asked::Path(plan) => {
                 let means = Means {
                     files: self.config.files.clone(),
                     data_port: self.config.data_port,
                 };
-                path::server::serve(&means, &control, &door, plan)
+                path::server::serve(&means, &control, own.ip(), plan).map(|moved| *bytes = moved)
             }
         };
         if let Err(fault) = &result {
@@ -263,6 +335,7 @@ impl Shared {
         control: &Control,
         (own, from): (SocketAddr, SocketAddr),
         plan: &Plan,
+        bytes: &mut u64,
     ) -> Result<(), Fault> {
         let disk = match (&self.config.file, plan.file) {
             (Some(path), Some(_)) => Disk::sink(path)?,
@@ -306,11 +379,11 @@ impl Shared {
         if plan.test == Test::Idle {
             session.idle()?;
             return match control.receive_within(session.patience())? {
-                Message::Memory { .. } => session.take_part(),
+                Message::Memory { .. } => session.take_part(bytes),
                 other => Err(other.misplaced()),
             };
         }
-        session.take_part()
+        session.take_part(bytes)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What both ends do once they have met: connect, then take the sizes one after another.
+//! The work of both ends of a session: connect, then measure the sizes one after another.
 
 use std::time::{Duration, Instant};
 
@@ -22,9 +22,9 @@ const WARM_UP_BYTES: u64 = 32 << 20;
 /// Messages that warm up a latency.
 const WARM_UP_TRIPS: u64 = 100;
 
-/// What a peer may take to connect a queue pair.
+/// Time limit for a peer to connect a queue pair.
 const QUEUE_PAIR_TIME: Duration = Duration::from_millis(20);
-/// Bytes of a file that a slow disk gives in a second.
+/// Bytes per second of a slow disk.
 const FILE_BYTES_A_SECOND: u64 = 20 << 20;
 
 /// An end whose queue pairs are connected.
@@ -36,11 +36,11 @@ pub(crate) struct Session<'a> {
     pub(crate) disk: &'a Disk,
     pub(crate) dead_after: Duration,
     accounts: Vec<Account>,
-    /// What its queue pairs had sent more than once before the present size.
+    /// Retransmissions of its queue pairs before the present size.
     resent_before: u64,
 }
 
-/// What the client has of one size.
+/// The client's result of one size.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(crate) client: Spent,
@@ -61,8 +61,8 @@ enum Bandwidth<'a> {
 }
 
 impl Bandwidth<'_> {
-    /// What it took, and the bytes that were complete by time; of those that are counted where they
-    /// arrive there is no such series.
+    /// The duration, and the completed bytes by time; there is no such series for messages counted
+    /// at the receiver.
     fn run(self, time: Option<Duration>, dead_after: Duration) -> Result<(Spent, Vec<u64>), Fault> {
         match self {
             Self::Flow(flow) => flow.run(time, dead_after),
@@ -90,7 +90,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Both ends have said that their queue pairs are connected.
+    /// Both ends have reported that their queue pairs are connected.
     pub(crate) fn meet(&self) -> Result<(), Fault> {
         self.control.send(&Message::Connected)?;
         match self.control.receive_within(self.patience())? {
@@ -119,11 +119,15 @@ impl<'a> Session<'a> {
         self.begin(size, iterations)
     }
 
-    /// Server: takes part in what the client begins, until it ends.
-    pub(crate) fn take_part(&mut self) -> Result<(), Fault> {
+    /// Server: takes part in the client's measurements, until it ends.
+    pub(crate) fn take_part(&mut self, bytes: &mut u64) -> Result<(), Fault> {
         loop {
             match self.control.receive_within(self.patience())? {
-                Message::Begin { size, iterations } => self.follow(size, iterations)?,
+                Message::Begin { size, iterations } => {
+                    let (own, peer) = self.follow(size, iterations)?;
+                    // The peer's count is not to be trusted, but nothing depends on it.
+                    *bytes = bytes.saturating_add(own.bytes).saturating_add(peer.bytes);
+                }
                 Message::End => return Ok(()),
                 other => return Err(other.misplaced()),
             }
@@ -162,7 +166,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    fn follow(&mut self, size: u32, iterations: Option<u64>) -> Result<(), Fault> {
+    fn follow(&mut self, size: u32, iterations: Option<u64>) -> Result<(Spent, Spent), Fault> {
         if !self.end.plan.sizes.contains(&size) {
             return Err(Fault::protocol("the client begins what was not planned"));
         }
@@ -188,7 +192,7 @@ impl<'a> Session<'a> {
             control.send(&Message::Ready)?;
             flow.run(time, dead_after)?.0
         };
-        self.settle(spent).map(|_| ())
+        self.settle(spent)
     }
 
     fn bandwidth(
@@ -214,7 +218,7 @@ impl<'a> Session<'a> {
         expect_ready(self.control)
     }
 
-    /// The ends tell each other what they spent.
+    /// The ends exchange the resources that they used.
     fn settle(&self, mut own: Spent) -> Result<(Spent, Spent), Fault> {
         if self.end.plan.file.is_some() && self.end.plan.verify {
             own.file_hash = self.disk.hash()?;
@@ -249,7 +253,7 @@ impl<'a> Session<'a> {
         warm_up(&self.end.plan, size)
     }
 
-    /// Uses each queue pair once, and tells what memory there is then that was not there before.
+    /// Uses each queue pair once, and returns the growth of memory since the measurement before.
     pub(crate) fn idle(&self) -> Result<Memory, Fault> {
         for index in 0..self.end.qps.len() {
             self.touch(index)?;

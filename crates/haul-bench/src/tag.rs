@@ -1,4 +1,4 @@
-//! What a work request's number says when its completion comes back.
+//! The fields encoded in a work request's identifier.
 
 /// Whose completion it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

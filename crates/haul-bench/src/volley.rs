@@ -1,11 +1,11 @@
 //! Bandwidth of messages that are counted where they arrive: unreliable datagrams, and
 //! Write-Record.
 //!
-//! Nothing holds the sender back but the queue's depth (and a rate, where one was asked for), and
-//! nothing says at its end what has arrived. So the receiver counts: a Send by its receive's
-//! completion, a Write-Record by its record, whole or in part; and a Read is counted by who asked.
-//! When the sender has told how much it has sent, the receiver waits until all of it is accounted
-//! for, or until nothing has come for a while.
+//! Only the queue's depth (and `--rate`) limits the sender, and its completions do not show what
+//! arrived. So the receiver counts: a Send by its receive's completion, a Write-Record by its
+//! record, complete or partial; a Read is counted by its requester. After the sender has reported
+//! how much it sent, the receiver waits until all of it is accounted for, or until nothing has
+//! arrived for a while.
 
 use std::time::{Duration, Instant};
 
@@ -27,15 +27,15 @@ use crate::tag::{Kind, Tag};
 
 /// Completions taken at a time.
 const COMPLETIONS: usize = 64;
-/// The conversation is looked at in every so many turns, and whenever there was nothing else.
+/// The control connection is checked every so many iterations, and whenever idle.
 const LOOK_EVERY: u32 = 64;
-/// After so long without an arrival, and so many looks for one, what has not come is lost. A record
-/// is closed earlier (docs/protocol/datagram.md); a machine that was busy with something else has
-/// not looked.
+/// After this long without an arrival, and so many polls, missing messages count as lost. A record
+/// is closed earlier (docs/protocol/datagram.md). The polls matter because a busy machine may not
+/// have polled in that time.
 const QUIET: Duration = Duration::from_millis(500);
 const LOOKS: u32 = 10;
 
-/// What a queue pair has sent in one measurement.
+/// Messages sent by a queue pair in one measurement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lane {
     posted: u64,
@@ -58,19 +58,19 @@ pub(crate) struct Volley<'a> {
     iterations: Option<u64>,
     until: Option<Instant>,
     inline: Vec<u8>,
-    /// What the peer has sent, once it has said so.
+    /// The peer's count of sent messages, once reported.
     peer_sent: Option<u64>,
     arrived: Arrived,
     first: Option<Instant>,
     heard: Instant,
-    /// Looks for completions since there was one.
+    /// Polls since the last completion.
     looks: u32,
     verified: u64,
 }
 
 impl<'a> Volley<'a> {
-    /// Makes ready to send or count messages of `size` bytes, `iterations` on each queue pair or
-    /// until the plan's time is over.
+    /// Prepares to send or count messages of `size` bytes, `iterations` on each queue pair or until
+    /// the plan's time is over.
     pub(crate) fn new(
         (end, peer, control): (&'a End, &'a Place, &'a Control),
         ways: Ways,
@@ -99,7 +99,7 @@ impl<'a> Volley<'a> {
         Ok(this)
     }
 
-    /// Nothing that an earlier measurement left may pass for this one's.
+    /// Data of an earlier measurement must not pass for this one's.
     fn prepare(&self) -> Result<(), Fault> {
         if !self.end.plan.verify {
             return Ok(());
@@ -107,8 +107,8 @@ impl<'a> Volley<'a> {
         self.end.prepare(self.size, |qp, slot| self.stamp(qp, slot))
     }
 
-    /// What the bytes of a message are. The receiver of a Send cannot know its number: those are
-    /// all alike.
+    /// The payload of a message. The receiver of a Send cannot know its number, so all Sends have
+    /// the same.
     fn stamp(&self, qp: u64, slot: u64) -> Stamp {
         let number = if self.end.plan.op == Op::Send {
             0
@@ -118,7 +118,7 @@ impl<'a> Volley<'a> {
         Stamp { qp, number }
     }
 
-    /// Runs to the end of it.
+    /// Runs the measurement.
     pub(crate) fn run(
         mut self,
         time: Option<Duration>,
@@ -145,7 +145,7 @@ impl<'a> Volley<'a> {
         Ok(spent.with_cpu(used))
     }
 
-    /// How long sending took.
+    /// Returns the duration of sending.
     fn turns(&mut self, start: Instant, dead_after: Duration) -> Result<Duration, Fault> {
         let mut completions = [WorkCompletion::default(); COMPLETIONS];
         let mut finished = None;
@@ -191,7 +191,7 @@ impl<'a> Volley<'a> {
         }
     }
 
-    /// All that the peer has sent is accounted for, or nothing comes any more.
+    /// Whether all messages of the peer are accounted for, or arrivals have ceased.
     fn has_counted(&self) -> bool {
         match (self.ways.back, self.peer_sent) {
             (false, _) => true,
@@ -205,7 +205,7 @@ impl<'a> Volley<'a> {
     }
 
     fn look(&mut self) -> Result<(), Fault> {
-        // What the peer says after that is for whoever comes behind.
+        // Later messages of the peer belong to the next reader.
         if self.peer_sent.is_some() {
             return Ok(());
         }
@@ -224,7 +224,7 @@ impl<'a> Volley<'a> {
         }
     }
 
-    /// Posts what there is room for.
+    /// Posts as many messages as the queue allows.
     fn fill(&mut self) -> Result<(), Fault> {
         let over = self.until.is_some_and(|until| Instant::now() >= until);
         for index in 0..self.lanes.len() {
@@ -258,7 +258,7 @@ impl<'a> Volley<'a> {
             _ => plan.depth,
         };
         let room = u64::from(depth) - (lane.posted - lane.retired);
-        // Bytes that differ from message to message are copied one at a time.
+        // Messages with different content are copied one at a time.
         let one_by_one = plan.verify && !self.inline.is_empty();
         room.min(if one_by_one { 1 } else { plan.post_list.into() })
     }
@@ -271,7 +271,7 @@ impl<'a> Volley<'a> {
             let region = end.mr.region();
             region.read(from, &mut self.inline).map_err(range)?;
         }
-        // Reads tell by their completions what came of each.
+        // The completions of Reads report the outcome of each.
         let moderation = match end.plan.op {
             Op::Read => 1,
             _ => u64::from(end.plan.cq_mod),
@@ -360,7 +360,7 @@ impl<'a> Volley<'a> {
         }
     }
 
-    /// A Send has come.
+    /// Handles an arrived Send.
     fn receive(
         &mut self,
         index: usize,
@@ -377,7 +377,7 @@ impl<'a> Volley<'a> {
         self.end.post_recv(&self.end.qps[index], qp, slot)
     }
 
-    /// A whole message is what belongs there; nothing of it stays for the next one's.
+    /// Checks a complete message and clears it, so that it cannot pass for the next one.
     fn check_slot(&mut self, qp: u64, slot: u64) -> Result<(), Fault> {
         if !self.end.plan.verify {
             return Ok(());
@@ -390,14 +390,14 @@ impl<'a> Volley<'a> {
         Ok(())
     }
 
-    /// A Write-Record has come, or what there is of it.
+    /// Handles a Write-Record, complete or partial.
     fn record(&mut self, completion: &WorkCompletion) -> Result<(), Fault> {
         let mut numbers = self.end.qps.iter().map(|qp| qp.qp_num());
         let Some(index) = numbers.position(|number| number == completion.qp_num) else {
             return Err(Fault::new(Code::Other, "a record of nobody's"));
         };
         let Some(record) = self.end.qps[index].take_record(completion.wr_id) else {
-            // A queue pair keeps so many; the completion still says how much is valid.
+            // A queue pair keeps so many; the completion still reports how much is valid.
             self.count(completion.byte_len, true);
             return Ok(());
         };
@@ -408,13 +408,13 @@ impl<'a> Volley<'a> {
         if self.end.plan.verify {
             self.check_record(index as u64, &record)?;
         }
-        // What was waited for to the end of a timer came long before.
+        // A timer closes other records, long after the last arrival.
         let prompt = matches!(record.status, RecordStatus::Full | RecordStatus::Partial);
         self.count(record.valid, prompt);
         Ok(())
     }
 
-    /// What a record calls valid is what belongs there.
+    /// Checks that the ranges that a record reports as valid have the right bytes.
     fn check_record(&mut self, qp: u64, record: &WriteRecord) -> Result<(), Fault> {
         let (end, layout) = (self.end, &self.end.layout);
         let at = record.target.addr.wrapping_sub(end.mr.addr());
@@ -446,7 +446,7 @@ impl<'a> Volley<'a> {
         Ok(())
     }
 
-    /// A Read is complete, or has given up with what its record says.
+    /// A Read is complete, or has timed out with the ranges of its record.
     fn read(
         &mut self,
         index: usize,

@@ -87,6 +87,7 @@ pub struct haul_open_options {
     pub connect_timeout_ns: u64,
     pub close_timeout_ns: u64,
     pub peer_timeout_ns: u64,
+    pub protect: *const c_char,
 }
 
 #[repr(C)]
@@ -137,6 +138,7 @@ pub struct haul_datagram_init {
     pub read_timeout_ns: u64,
     pub retries: u8,
     pub reserved: [u8; 7],
+    pub seal_key: *const c_void,
 }
 
 #[repr(C)]
@@ -186,6 +188,9 @@ pub struct haul_datagram_statistics {
     pub peer_bytes: u64,
     pub kernel_drops: u64,
     pub undelivered: u64,
+    pub unsealed: u64,
+    pub forged: u64,
+    pub replayed: u64,
 }
 
 #[repr(C)]

@@ -18,7 +18,7 @@ pub(crate) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<So
     if address.is_null()
         || !(size_of::<sockaddr>()..=size_of::<sockaddr_storage>()).contains(&bytes)
     {
-        return Err(NO_ADDRESS);
+        return Err(no_address(len));
     }
     let copy = |storage: *mut socket2::SockAddrStorage, room: *mut socklen_t| {
         // SAFETY: `bytes` are no more than the storage has, and readable as the caller promises.
@@ -37,11 +37,14 @@ pub(crate) unsafe fn read(address: *const sockaddr, len: socklen_t) -> Result<So
     address
         .as_socket()
         .filter(|_| long_enough)
-        .ok_or(NO_ADDRESS)
+        .ok_or_else(|| no_address(len))
 }
 
-const NO_ADDRESS: Error =
-    Error::Argument("the address is neither sockaddr_in nor sockaddr_in6, or its length is wrong");
+fn no_address(len: socklen_t) -> Error {
+    Error::Text(format!(
+        "the address of {len} bytes is no whole sockaddr_in or sockaddr_in6"
+    ))
+}
 
 /// As C has it.
 pub(crate) fn storage(address: SocketAddr) -> (sockaddr_storage, socklen_t) {

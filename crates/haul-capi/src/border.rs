@@ -57,7 +57,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// What programs hold.
+/// What applications hold.
 pub(crate) trait Handle: Sync {
     /// Where failures of its context go.
     fn last(&self) -> &Arc<Last>;
@@ -152,7 +152,7 @@ fn panic_text(panic: Box<dyn Any + Send>) -> String {
 /// `repr(C)`, its first field is `size: u32`, every pattern of bits is a value of it, and
 /// [`Growing::ROOM_MIN`] is at least 4.
 pub unsafe trait Growing: Copy {
-    /// What it was in the first version of the interface, bytes. No program has a shorter one.
+    /// What it was in the first version of the interface, bytes. No application has a shorter one.
     const ROOM_MIN: usize;
 }
 
@@ -187,7 +187,7 @@ pub(crate) unsafe fn read_growing<T: Growing>(from: *const T, defaults: T) -> Re
     Ok(Some(value))
 }
 
-/// Fills a structure as far as the program knows it.
+/// Fills a structure as far as the application knows it.
 ///
 /// # Errors
 /// As [`check_growing`].
@@ -233,15 +233,27 @@ unsafe fn room<T: Growing>(from: *const T) -> Result<usize> {
     let size = unsafe { from.cast::<u32>().read() };
     let room = usize::try_from(size).unwrap_or(usize::MAX);
     if room < T::ROOM_MIN || room > ROOM_MAX {
-        return Err(Error::Argument(
-            "the structure's size is not set: begin with its …_INIT of haul.h",
-        ));
+        return Err(Error::Text(format!(
+            "size is {room}, and must be {} to {ROOM_MAX}: begin with the structure's …_INIT of haul.h",
+            T::ROOM_MIN
+        )));
     }
     Ok(room)
 }
 
 /// Far more than any structure will ever have: a size beyond it was never set.
 const ROOM_MAX: usize = 64 << 10;
+
+fn check_array<T>(is_null: bool, count: usize) -> Result<()> {
+    if is_null {
+        return Err(Error::Text(format!(
+            "an array is NULL, and its length is {count}"
+        )));
+    }
+    let most = isize::MAX as usize / size_of::<T>().max(1);
+    haul_verbs::Error::at_most("the length of an array", count as u64, most as u64)?;
+    Ok(())
+}
 
 /// The elements of a C array.
 ///
@@ -255,9 +267,7 @@ pub(crate) unsafe fn slice<'a, T>(start: *const T, count: usize) -> Result<&'a [
     if count == 0 {
         return Ok(&[]);
     }
-    if start.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Error::Argument("an array is NULL, or longer than can be"));
-    }
+    check_array::<T>(start.is_null(), count)?;
     // SAFETY: the caller's contract; not NULL, and no longer than an object can be.
     Ok(unsafe { std::slice::from_raw_parts(start, count) })
 }
@@ -277,9 +287,7 @@ pub(crate) unsafe fn places<'a, T>(
     if count == 0 {
         return Ok(&mut []);
     }
-    if start.is_null() || count > isize::MAX as usize / size_of::<T>().max(1) {
-        return Err(Error::Argument("an array is NULL, or longer than can be"));
-    }
+    check_array::<T>(start.is_null(), count)?;
     // SAFETY: the caller's contract; not NULL, and no longer than an object can be.
     Ok(unsafe { std::slice::from_raw_parts_mut(start.cast(), count) })
 }

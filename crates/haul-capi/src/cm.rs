@@ -259,13 +259,13 @@ pub(crate) unsafe fn with_param(
     let param = unsafe { read_growing(param, PARAM_DEFAULTS)? }.unwrap_or(PARAM_DEFAULTS);
     // SAFETY: the caller's contract.
     let private_data = unsafe { data(param.private_data, param.private_data_len)? };
-    call(&ConnParam {
-        private_data,
-        responder_resources: param.responder_resources,
-        initiator_depth: param.initiator_depth,
-        rnr_retry_count: param.rnr_retry_count,
-        retry_count: param.retry_count,
-    })?;
+    let mut converted = ConnParam::default();
+    converted.private_data = private_data;
+    converted.responder_resources = param.responder_resources;
+    converted.initiator_depth = param.initiator_depth;
+    converted.rnr_retry_count = param.rnr_retry_count;
+    converted.retry_count = param.retry_count;
+    call(&converted)?;
     Ok(())
 }
 

@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-use haul_verbs::{DatagramInit, Peer, Qp, RecordMode, RecordStatus, WriteRecord};
+use haul_verbs::{DatagramInit, Peer, Qp, RecordMode, RecordStatus, SealKey, WriteRecord};
 use libc::{sockaddr, socklen_t};
 
 use crate::abi::*;
@@ -16,6 +16,7 @@ use crate::handle::haul_qp;
 use crate::status::{Error, Result};
 
 const _: () = assert!(Peer::GROUP_QP == HAUL_PEER_GROUP);
+const _: () = assert!(SealKey::LEN == HAUL_SEAL_KEY_LEN as usize);
 
 /// See include/haul.h.
 #[unsafe(no_mangle)]
@@ -101,11 +102,10 @@ fn socket_addr(peer: &haul_peer) -> SocketAddr {
 /// # Errors
 /// No port, or a number that no queue pair has.
 pub(crate) fn destination(peer: &haul_peer) -> Result<Peer> {
-    if peer.port == 0 || peer.qp_num > HAUL_PEER_GROUP || peer.reserved != [0; 3] {
-        return Err(Error::Argument(
-            "a peer has no port, a queue pair number of more than 24 bits, or its reserved fields are not 0",
-        ));
-    }
+    haul_verbs::Error::at_least("port of the peer", peer.port.into(), 1)?;
+    let (number, most) = (peer.qp_num.into(), HAUL_PEER_GROUP.into());
+    haul_verbs::Error::at_most("qp_num of the peer", number, most)?;
+    Error::reserved("haul_peer", peer.reserved == [0; 3])?;
     Ok(Peer::new(socket_addr(peer), peer.qp_num))
 }
 
@@ -135,6 +135,7 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
         read_timeout_ns: 0,
         retries: default.retries,
         reserved: [0; 7],
+        seal_key: std::ptr::null(),
     };
     // SAFETY: the caller's contract.
     let Some(init) = (unsafe { read_growing(init, defaults)? }) else {
@@ -144,18 +145,19 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
         | HAUL_DATAGRAM_GROUP_WRITES
         | HAUL_DATAGRAM_PEER_ERROR_FATAL
         | HAUL_DATAGRAM_RECEIVES_IN_ORDER;
-    if init.flags & !known != 0 || init.reserved != [0; 7] {
-        return Err(Error::Argument(
-            "haul_datagram_init has unknown flags, or its reserved field is not 0",
-        ));
+    if init.flags & !known != 0 {
+        return Err(Error::unknown("flags", init.flags, "of HAUL_DATAGRAM_…"));
     }
+    Error::reserved("haul_datagram_init", init.reserved == [0; 7])?;
     Ok({
         let mut datagram = DatagramInit::default();
         datagram.records = match init.records {
             HAUL_RECORDS_AGGREGATE => RecordMode::Aggregate,
             HAUL_RECORDS_PER_CHUNK => RecordMode::PerChunk,
             HAUL_RECORDS_QUERY => RecordMode::Query,
-            _ => return Err(Error::Argument("a mode of records that there is not")),
+            other => {
+                return Err(Error::unknown("records", other, "one of HAUL_RECORDS_…"));
+            }
         };
         datagram.path_mtu = init.path_mtu;
         datagram.max_rate = (init.max_rate != 0).then_some(init.max_rate);
@@ -167,6 +169,10 @@ pub(crate) unsafe fn datagram_init(init: *const haul_datagram_init) -> Result<Da
         datagram.retries = init.retries;
         datagram.peer_error_is_fatal = init.flags & HAUL_DATAGRAM_PEER_ERROR_FATAL != 0;
         datagram.receives_in_order = init.flags & HAUL_DATAGRAM_RECEIVES_IN_ORDER != 0;
+        let key = init.seal_key.cast::<[u8; SealKey::LEN]>();
+        // SAFETY: the caller's key, of which the bytes are there during the call; it has no
+        // alignment.
+        datagram.seal_key = unsafe { key.as_ref() }.map(|key| SealKey::new(*key));
         datagram
     })
 }
@@ -196,7 +202,7 @@ pub unsafe extern "C" fn haul_qp_adopt(
 ) -> c_int {
     on(qp, "haul_qp_adopt", |qp| {
         if fd < 0 {
-            return Err(Error::Argument("the file descriptor is negative"));
+            return Err(Error::Text(format!("fd is {fd}, and must be at least 0")));
         }
         // SAFETY: the caller's descriptor, open during the call; one that is not is refused by the
         // system.
@@ -308,7 +314,10 @@ pub unsafe extern "C" fn haul_qp_records(
 /// Nothing is taken where there is nowhere to put it.
 fn check(out: &haul_record) -> Result<()> {
     if out.ranges.is_null() && out.ranges_room > 0 {
-        return Err(Error::Argument("there is room for ranges, but no array"));
+        let room = out.ranges_room;
+        return Err(Error::Text(format!(
+            "ranges is NULL, and ranges_room is {room}"
+        )));
     }
     Ok(())
 }
@@ -388,6 +397,9 @@ pub unsafe extern "C" fn haul_qp_datagram_statistics(
             peer_bytes: counted.peer_bytes,
             kernel_drops: counted.kernel_drops,
             undelivered: counted.undelivered,
+            unsealed: counted.unsealed,
+            forged: counted.forged,
+            replayed: counted.replayed,
         };
         // SAFETY: the caller's structure.
         unsafe { write_growing(out, &statistics)? };

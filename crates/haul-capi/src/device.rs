@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_control::protect::Protection;
 use haul_verbs::provider::Provider;
 use haul_verbs::{AsyncEvent, Context, Device, DeviceAttributes, DeviceCaps, Transport};
 
@@ -38,8 +39,9 @@ struct Found {
 pub struct haul_context {
     device: Device,
     pub(crate) context: Context,
-    /// As the program said; 0: found.
+    /// As the application said; 0: found.
     rate_bps: u64,
+    protection: Option<Protection>,
     pub(crate) last: Arc<Last>,
 }
 
@@ -90,20 +92,31 @@ impl haul_device_list {
 }
 
 impl haul_context {
-    pub(crate) fn open(device: &Device, rate_bps: u64) -> Result<Self> {
+    pub(crate) fn open(
+        device: &Device,
+        rate_bps: u64,
+        protection: Option<Protection>,
+    ) -> Result<Self> {
+        if protection.is_some() && device.provider() != haul_soft::rnic::PROVIDER {
+            return Err(haul_verbs::Error::Unsupported("protection").into());
+        }
         Ok(Self {
             device: device.clone(),
             context: device.open()?,
             rate_bps,
+            protection,
             last: Arc::default(),
         })
     }
 
-    /// The rate of its byte streams, where the program says it.
+    /// The rate of its byte streams, where the application says it.
     ///
     /// # Errors
     /// A device without byte streams.
     pub(crate) fn stream_rate_bps(&self) -> Result<Option<u64>> {
+        if self.protection.is_some() {
+            return Err(haul_verbs::Error::Unsupported("protection of byte streams").into());
+        }
         if !has_streams(&self.device, &self.context.attributes()?) {
             return Err(haul_verbs::Error::Unsupported("byte streams").into());
         }
@@ -122,39 +135,42 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
     connect_timeout_ns: 0,
     close_timeout_ns: 0,
     peer_timeout_ns: 0,
+    protect: std::ptr::null(),
 };
 
 /// All providers, the one that works everywhere first.
 ///
 /// # Safety
 /// As [`text`] for the path.
-unsafe fn providers(options: &haul_open_options) -> Result<Vec<Arc<dyn Provider>>> {
+unsafe fn providers(
+    options: &haul_open_options,
+    protection: Option<&Protection>,
+) -> Result<Vec<Arc<dyn Provider>>> {
     if options.flags & !(HAUL_OPEN_NO_CRC | HAUL_OPEN_STRICT) != 0 {
-        return Err(Error::Argument("flags that haul_open does not have"));
+        return Err(Error::unknown("flags", options.flags, "of HAUL_OPEN_…"));
     }
     let defaults = haul_soft::rnic::Options::default();
     let time = |ns: u64| (ns > 0).then(|| Duration::from_nanos(ns));
     let or_default = |value: u32, default: u32| if value == 0 { default } else { value };
     // SAFETY: the caller's contract.
     let pcap = unsafe { text(options.pcap)? };
-    let soft = haul_soft::rnic::Options {
-        crc: options.flags & HAUL_OPEN_NO_CRC == 0,
-        strict: options.flags & HAUL_OPEN_STRICT != 0,
-        fpdu_max: or_default(options.fpdu_max, defaults.fpdu_max),
-        shards: match options.shards {
-            0 => defaults.shards,
-            shards => shards as usize,
-        },
-        socket_buffer: match usize::try_from(options.socket_buffer) {
-            Ok(0) => None,
-            bytes => Some(bytes.map_err(|_| Error::Argument("socket_buffer is more than can be"))?),
-        },
-        rate_bps: (options.rate_bps > 0).then_some(options.rate_bps),
-        pcap: pcap.map(PathBuf::from),
-        connect_timeout: time(options.connect_timeout_ns).or(defaults.connect_timeout),
-        close_timeout: time(options.close_timeout_ns).unwrap_or(defaults.close_timeout),
-        peer_timeout: time(options.peer_timeout_ns).unwrap_or(defaults.peer_timeout),
+    let mut soft = defaults.clone();
+    soft.crc = options.flags & HAUL_OPEN_NO_CRC == 0;
+    soft.strict = options.flags & HAUL_OPEN_STRICT != 0;
+    soft.fpdu_max = or_default(options.fpdu_max, defaults.fpdu_max);
+    soft.shards = match options.shards {
+        0 => defaults.shards,
+        shards => shards as usize,
     };
+    let (bytes, most) = (options.socket_buffer, usize::MAX as u64);
+    haul_verbs::Error::at_most("socket_buffer", bytes, most)?;
+    soft.socket_buffer = usize::try_from(bytes).ok().filter(|bytes| *bytes > 0);
+    soft.rate_bps = (options.rate_bps > 0).then_some(options.rate_bps);
+    soft.pcap = pcap.map(PathBuf::from);
+    soft.connect_timeout = time(options.connect_timeout_ns).or(defaults.connect_timeout);
+    soft.close_timeout = time(options.close_timeout_ns).unwrap_or(defaults.close_timeout);
+    soft.peer_timeout = time(options.peer_timeout_ns).unwrap_or(defaults.peer_timeout);
+    soft.protect = protection.map(|protection| Arc::new(protection.clone()) as _);
     Ok(vec![
         haul_soft::rnic::provider(soft),
         Arc::new(haul_ibv::Ibv::load()),
@@ -218,7 +234,7 @@ pub extern "C" fn haul_device_list_create(
     run(&NOWHERE, "haul_device_list_create", || {
         place(out, || {
             // SAFETY: the defaults have no path.
-            let providers = unsafe { providers(&OPEN_DEFAULTS)? };
+            let providers = unsafe { providers(&OPEN_DEFAULTS, None)? };
             Ok(haul_device_list::new(&providers))
         })
     })
@@ -289,13 +305,29 @@ pub unsafe extern "C" fn haul_open(
             // SAFETY: the caller's structure.
             let options = unsafe { read_growing(options, OPEN_DEFAULTS)? };
             let options = options.unwrap_or(OPEN_DEFAULTS);
+            // SAFETY: the caller's string.
+            let protection = unsafe { protection(options.protect)? };
             // SAFETY: the caller's path.
-            let providers = unsafe { providers(&options)? };
+            let providers = unsafe { providers(&options, protection.as_ref())? };
             let list = haul_device_list::new(&providers);
             // SAFETY: the caller's string.
             let name = unsafe { text(name)? };
-            haul_context::open(list.find(name)?, options.rate_bps)
+            haul_context::open(list.find(name)?, options.rate_bps, protection)
         })
+    })
+}
+
+/// What `protect` asks for.
+///
+/// # Safety
+/// As [`text`].
+unsafe fn protection(protect: *const c_char) -> Result<Option<Protection>> {
+    // SAFETY: the caller's contract.
+    let text = unsafe { text(protect)? };
+    let parsed = text.map(Protection::parse).transpose();
+    parsed.map_err(|fault| {
+        let hint = fault.hint.map(|hint| format!("; {hint}"));
+        Error::Text(format!("{}{}", fault.text, hint.unwrap_or_default()))
     })
 }
 
@@ -318,6 +350,21 @@ unsafe fn text<'a>(text: *const c_char) -> Result<Option<&'a str>> {
 #[unsafe(no_mangle)]
 pub extern "C" fn haul_close(context: Option<Box<haul_context>>) {
     destroy(context, "haul_close");
+}
+
+/// See include/haul.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn haul_refused_peers(
+    context: Option<&haul_context>,
+    out: Option<&mut MaybeUninit<u64>>,
+) -> c_int {
+    on(context, "haul_refused_peers", |context| {
+        let protection = context.protection.as_ref();
+        let protection = protection.ok_or(haul_verbs::Error::Unsupported("protection"))?;
+        let out = out.ok_or(Error::Argument("out is NULL"))?;
+        out.write(protection.refused());
+        Ok(0)
+    })
 }
 
 /// See include/haul.h.

@@ -102,7 +102,7 @@ pub unsafe extern "C" fn haul_mr_create(
         // SAFETY: the caller's structure.
         let init = unsafe { read_growing(init, MR_DEFAULTS)? };
         let init = init.ok_or(Error::Argument(
-            "a region has at least a length: begin with HAUL_MR_INIT",
+            "init is NULL: begin with HAUL_MR_INIT, and set len",
         ))?;
         // SAFETY: the caller's array.
         let peers = unsafe { slice(init.peers, init.peer_count as usize)? };
@@ -110,10 +110,13 @@ pub unsafe extern "C" fn haul_mr_create(
             HAUL_SOURCES_VALIDATED => Sources::Validated,
             HAUL_SOURCES_ANY => Sources::Any,
             HAUL_SOURCES_PEERS => Sources::Of(peers.iter().map(source_of).collect()),
-            _ => return Err(Error::Argument("sources that there are not")),
+            other => return Err(Error::unknown("sources", other, "one of HAUL_SOURCES_…")),
         };
         if init.sources != HAUL_SOURCES_PEERS && !peers.is_empty() {
-            return Err(Error::Argument("peers are for HAUL_SOURCES_PEERS only"));
+            let count = init.peer_count;
+            return Err(Error::Text(format!(
+                "peer_count is {count}, and must be 0 unless sources is HAUL_SOURCES_PEERS"
+            )));
         }
         let region = if init.start.is_null() {
             Region::map(init.len).map_err(Error::os("mapping memory"))?
@@ -173,9 +176,7 @@ pub extern "C" fn haul_mr_dereg(mr: Option<Box<haul_mr>>) -> c_int {
 /// As [`Region::from_raw`].
 unsafe fn foreign(start: *mut c_void, len: usize) -> Result<Region> {
     let start = NonNull::new(start.cast()).ok_or(Error::Argument("the memory is NULL"))?;
-    if len == 0 {
-        return Err(Error::Argument("the memory is empty"));
-    }
+    haul_verbs::Error::at_least("len", len as u64, 1)?;
     // SAFETY: the caller's contract.
     Ok(unsafe { Region::from_raw(start, len) })
 }
@@ -195,7 +196,7 @@ fn register(
     let flags = AccessFlags::from_bits(access & !HAUL_ACCESS_ZERO_BASED);
     let mut init = MrInit::new(
         region,
-        flags.ok_or(Error::Argument("rights that there are not"))?,
+        flags.ok_or_else(|| Error::unknown("access", access, "of HAUL_ACCESS_…"))?,
     );
     init.addressing = addressing;
     init.sources = sources;

@@ -93,6 +93,7 @@ pub const HAUL_RECORD_OTHER: u32 = 255;
 
 pub const HAUL_RECORD_WITH_IMM: u32 = 1;
 pub const HAUL_RECORD_RANGES_MAX: u32 = 64;
+pub const HAUL_SEAL_KEY_LEN: u32 = 32;
 
 pub const HAUL_QPS_RESET: u32 = 0;
 pub const HAUL_QPS_INIT: u32 = 1;

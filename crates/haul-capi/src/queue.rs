@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-use haul_verbs::{Endpoint, QpCapacity, QpInit, QpState, QpType, RateLimit, SrqInit};
+use haul_verbs::{Endpoint, QpInit, QpState, QpType, RateLimit, SrqInit};
 
 use crate::abi::*;
 use crate::border::{NULL_OUT, c_text, create, destroy, on, read_growing, timeout, write_growing};
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn haul_qp_create(
         // SAFETY: the caller's structure.
         let init = unsafe { read_growing(init, QP_DEFAULTS)? };
         let init = init.ok_or(Error::Argument(
-            "a queue pair needs at least a completion queue: begin with HAUL_QP_INIT",
+            "init is NULL: begin with HAUL_QP_INIT, and set send_cq and recv_cq",
         ))?;
         // SAFETY: handles of the caller's, or NULL.
         let send_cq = unsafe { init.send_cq.as_ref() };
@@ -63,30 +63,29 @@ pub unsafe extern "C" fn haul_qp_create(
         // SAFETY: the caller's structure, or NULL.
         let datagram = unsafe { datagram_init(init.datagram)? };
         if init.max_rate_bps == 0 && init.max_burst != 0 {
-            return Err(Error::Argument("max_burst without max_rate_bps"));
+            let burst = init.max_burst;
+            return Err(Error::Text(format!(
+                "max_burst is {burst}, and max_rate_bps is 0: set both"
+            )));
         }
-        let init = QpInit {
-            qp_type: qp_type(init.r#type)?,
-            send_cq: &send_cq.cq,
-            recv_cq: &recv_cq.cq,
-            srq: srq.map(|srq| &srq.srq),
-            capacity: QpCapacity {
-                max_send_wr: init.max_send_wr,
-                max_recv_wr: init.max_recv_wr,
-                max_send_sge: init.max_send_sge,
-                max_recv_sge: init.max_recv_sge,
-                max_inline: init.max_inline,
-            },
-            signal_all: init.flags & HAUL_QP_SIGNAL_ALL != 0,
-            remote_placement: init.flags & HAUL_QP_REMOTE_PLACEMENT != 0,
-            rate_limit: (init.max_rate_bps != 0).then_some(RateLimit {
-                bits_per_second: init.max_rate_bps,
-                max_burst_bytes: (init.max_burst != 0).then_some(init.max_burst),
-            }),
-            datagram,
-        };
+        let mut wanted = QpInit::new(&send_cq.cq);
+        wanted.qp_type = qp_type(init.r#type)?;
+        wanted.recv_cq = &recv_cq.cq;
+        wanted.srq = srq.map(|srq| &srq.srq);
+        wanted.capacity.max_send_wr = init.max_send_wr;
+        wanted.capacity.max_recv_wr = init.max_recv_wr;
+        wanted.capacity.max_send_sge = init.max_send_sge;
+        wanted.capacity.max_recv_sge = init.max_recv_sge;
+        wanted.capacity.max_inline = init.max_inline;
+        wanted.signal_all = init.flags & HAUL_QP_SIGNAL_ALL != 0;
+        wanted.remote_placement = init.flags & HAUL_QP_REMOTE_PLACEMENT != 0;
+        wanted.rate_limit = (init.max_rate_bps != 0).then_some(
+            RateLimit::new(init.max_rate_bps)
+                .with_burst((init.max_burst != 0).then_some(init.max_burst)),
+        );
+        wanted.datagram = datagram;
         Ok(haul_qp {
-            qp: pd.pd.create_qp(&init)?,
+            qp: pd.pd.create_qp(&wanted)?,
             last: Arc::clone(&pd.last),
         })
     })
@@ -97,7 +96,7 @@ fn qp_type(number: u32) -> Result<QpType> {
         HAUL_QPT_RC => Ok(QpType::Rc),
         HAUL_QPT_UD => Ok(QpType::Ud),
         HAUL_QPT_RD => Ok(QpType::Rd),
-        _ => Err(Error::Argument("a type of queue pair that there is not")),
+        other => Err(Error::unknown("type", other, "one of HAUL_QPT_…")),
     }
 }
 
@@ -175,13 +174,7 @@ pub unsafe extern "C" fn haul_qp_connect_endpoint(
     on(qp, "haul_qp_connect_endpoint", |qp| {
         let peer = peer.ok_or(Error::Argument("the peer is NULL"))?;
         let timeout = timeout(timeout_ns).ok_or(Error::Argument("the time-out is negative"))?;
-        let peer = Endpoint {
-            qp_num: peer.qp_num,
-            psn: peer.psn,
-            lid: peer.lid,
-            gid: peer.gid,
-            port: peer.port,
-        };
+        let peer = Endpoint::new(peer.qp_num, peer.psn, peer.lid, peer.gid, peer.port);
         // SAFETY: the caller's structure.
         unsafe { with_param(param, |param| qp.qp.connect_endpoint(&peer, param, timeout))? };
         Ok(HAUL_OK)

@@ -16,6 +16,8 @@ pub(crate) enum Error {
     Verbs(haul_verbs::Error),
     /// An argument that never became a verb: NULL, a structure that is too short, an unknown flag.
     Argument(&'static str),
+    /// A text that says something that cannot be used.
+    Text(String),
     /// No device has this name; those that have one.
     NoDevice { wanted: String, found: String },
     /// A byte stream is over, or could not begin.
@@ -67,14 +69,27 @@ impl Error {
         move |source| Self::Verbs(haul_verbs::Error::Os { what, source })
     }
 
+    /// A field with a value that haul.h does not have; `known` says what it has.
+    pub(crate) fn unknown(field: &str, value: u32, known: &str) -> Self {
+        Self::Text(format!("{field} is {value:#x}, and must be {known}"))
+    }
+
+    /// Reserved fields are zero, so that later versions can give them a meaning.
+    pub(crate) fn reserved(of: &str, are_zero: bool) -> Result<()> {
+        if are_zero {
+            return Ok(());
+        }
+        Err(Self::Text(format!("reserved of {of} is not 0")))
+    }
+
     /// The number of include/haul.h.
     pub(crate) fn status(&self) -> c_int {
         use haul_verbs::Error as Verbs;
         match self {
             Self::Verbs(Verbs::Unsupported(_)) => HAUL_ERR_UNSUPPORTED,
-            Self::Verbs(Verbs::Invalid(_) | Verbs::Limit { .. }) | Self::Argument(_) => {
-                HAUL_ERR_INVALID
-            }
+            Self::Verbs(Verbs::Invalid(_) | Verbs::Limit { .. })
+            | Self::Argument(_)
+            | Self::Text(_) => HAUL_ERR_INVALID,
             Self::Verbs(Verbs::Full(_)) => HAUL_ERR_FULL,
             Self::Verbs(Verbs::State(_)) => HAUL_ERR_STATE,
             Self::Verbs(Verbs::Exhausted(_)) => HAUL_ERR_EXHAUSTED,
@@ -91,7 +106,7 @@ impl Error {
         }
     }
 
-    /// The `errno` that a program of sockets would have seen.
+    /// The `errno` that an application of sockets would have seen.
     pub(crate) fn errno(&self) -> c_int {
         if let Self::Verbs(haul_verbs::Error::Os { source, .. }) = self
             && let Some(errno) = source.raw_os_error()
@@ -120,7 +135,7 @@ impl Error {
         }
     }
 
-    /// What the program or its user can do; empty where the failure says it.
+    /// What the application or its user can do; empty where the failure says it.
     fn advice(&self) -> &'static str {
         match self.status() {
             HAUL_ERR_UNSUPPORTED => "haul_query returns what a device can do; open another one",
@@ -163,6 +178,7 @@ impl fmt::Display for Error {
         match self {
             Self::Verbs(error) => error.fmt(f)?,
             Self::Argument(what) => f.write_str(what)?,
+            Self::Text(what) => f.write_str(what)?,
             Self::NoDevice { wanted, found } if found.is_empty() => {
                 write!(f, "there is no device {wanted}, nor any other")?;
             }

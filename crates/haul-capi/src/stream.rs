@@ -58,23 +58,22 @@ const CALL_BYTES: usize = 1 << 30;
 unsafe fn options(context: &haul_context, from: *const haul_stream_options) -> Result<Options> {
     // SAFETY: the caller's contract.
     let from = unsafe { read_growing(from, OPTION_DEFAULTS)? }.unwrap_or(OPTION_DEFAULTS);
-    let good = RING_BYTES.contains(&from.send_bytes)
-        && RING_BYTES.contains(&from.receive_bytes)
-        && from.connect_timeout_ns > 0
-        && from.silence_timeout_ns > 0
-        && from.reserved == 0;
-    if !good {
-        return Err(Error::Argument(
-            "a stream has rings of 1 MiB to 1 GiB, and time-outs of more than nothing",
-        ));
+    let limits = [
+        ("send_bytes", from.send_bytes, RING_BYTES),
+        ("receive_bytes", from.receive_bytes, RING_BYTES),
+        ("connect_timeout_ns", from.connect_timeout_ns, 1..=u64::MAX),
+        ("silence_timeout_ns", from.silence_timeout_ns, 1..=u64::MAX),
+    ];
+    for (field, value, limits) in limits {
+        haul_verbs::Error::at_least(field, value, *limits.start())?;
+        haul_verbs::Error::at_most(field, value, *limits.end())?;
     }
+    Error::reserved("haul_stream_options", from.reserved == 0)?;
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    let mut options = Options {
-        send_bytes: bytes(from.send_bytes),
-        receive_bytes: bytes(from.receive_bytes),
-        rate_bps: context.stream_rate_bps()?,
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.send_bytes = bytes(from.send_bytes);
+    options.receive_bytes = bytes(from.receive_bytes);
+    options.rate_bps = context.stream_rate_bps()?;
     options.udt.config.connect_timeout_ns = from.connect_timeout_ns;
     options.udt.config.idle_timeout_ns = from.silence_timeout_ns;
     options.udt.config.slot_memory_bytes = from.receive_bytes;
@@ -212,10 +211,11 @@ pub unsafe extern "C" fn haul_stream_rendezvous(
         let local = unsafe { address::read(local, local_len)? };
         // SAFETY: as above.
         let peer = unsafe { address::read(address, address_len)? };
-        if local.port() == 0 || local.is_ipv4() != peer.is_ipv4() {
-            return Err(Error::Argument(
-                "a rendezvous has a local port that the peer knows, and two addresses of one family",
-            ));
+        haul_verbs::Error::at_least("the local port", local.port().into(), 1)?;
+        if local.is_ipv4() != peer.is_ipv4() {
+            return Err(Error::Text(format!(
+                "the local address is {local} and the peer's is {peer}, and both must be of one family"
+            )));
         }
         // SAFETY: the caller's structure.
         let options = unsafe { self::options(context, options)? };
@@ -257,10 +257,8 @@ pub extern "C" fn haul_stream_wait(
 }
 
 fn ready(wanted: u32) -> Result<Ready> {
-    let wanted = Ready::from_bits(wanted).filter(|wanted| !wanted.is_empty());
-    wanted.ok_or(Error::Argument(
-        "wanted is nothing, or nothing that a stream has",
-    ))
+    let ready = Ready::from_bits(wanted).filter(|ready| !ready.is_empty());
+    ready.ok_or_else(|| Error::unknown("wanted", wanted, "of HAUL_STREAM_…"))
 }
 
 fn number(ready: Ready) -> c_int {

@@ -177,43 +177,37 @@ fn counted(result: Result<(), PostError>, all: usize, done: &mut usize) -> Resul
 /// As [`post_all`].
 unsafe fn convert<'a>(request: &haul_send_wr, peer: Option<&haul_peer>) -> Result<Converted<'a>> {
     let known = HAUL_SEND_SIGNALED | HAUL_SEND_FENCE | HAUL_SEND_SOLICITED | HAUL_SEND_INLINE;
-    if request.flags & !known != 0 || request.reserved != 0 {
-        return Err(Error::Argument(
-            "a send work request has unknown flags, or its reserved field is not 0",
-        ));
+    if request.flags & !known != 0 {
+        return Err(Error::unknown("flags", request.flags, "of HAUL_SEND_…"));
     }
-    let wr = SendWr {
-        wr_id: request.wr_id,
-        op: operation(request)?,
-        flags: SendFlags::from_bits_truncate(request.flags & !HAUL_SEND_INLINE),
-        data: Data::Sges(SgeList::EMPTY),
-        peer: peer.map(destination).transpose()?,
-    };
+    Error::reserved("haul_send_wr", request.reserved == 0)?;
+    let mut wr = SendWr::new(request.wr_id, operation(request)?, SgeList::EMPTY);
+    wr.flags = SendFlags::from_bits_truncate(request.flags & !HAUL_SEND_INLINE);
+    wr.peer = peer.map(destination).transpose()?;
     // SAFETY: the caller's contract.
     let pieces: &[haul_sge] = unsafe { slice(request.sges, request.num_sge as usize)? };
     if request.flags & HAUL_SEND_INLINE == 0 {
-        let data = Data::Sges(list(pieces)?);
-        return Ok(Converted::Ready(SendWr { data, ..wr }));
+        wr.data = Data::Sges(list(pieces)?);
+        return Ok(Converted::Ready(wr));
     }
+    check_pieces(pieces)?;
     match pieces {
         [] => Ok(Converted::Ready(wr)),
         [piece] => {
             // SAFETY: the caller's contract.
-            let data = Data::Inline(unsafe { inline(piece)? });
-            Ok(Converted::Ready(SendWr { data, ..wr }))
+            wr.data = Data::Inline(unsafe { inline(piece)? });
+            Ok(Converted::Ready(wr))
         }
-        pieces if pieces.len() <= SGE_MAX => Ok(Converted::Scattered(wr, pieces)),
-        _ => Err(TOO_MANY_PIECES),
+        pieces => Ok(Converted::Scattered(wr, pieces)),
     }
 }
 
 /// # Safety
 /// The piece is readable while the slice lives.
 unsafe fn inline<'a>(piece: &haul_sge) -> Result<&'a [u8]> {
-    if piece.len > HAUL_INLINE_MAX {
-        return Err(TOO_MUCH_INLINE);
-    }
-    let start = usize::try_from(piece.addr).map_err(|_| TOO_MUCH_INLINE)?;
+    check_inline(piece.len.into())?;
+    haul_verbs::Error::at_most("addr of inline data", piece.addr, usize::MAX as u64)?;
+    let start = usize::try_from(piece.addr).unwrap_or(usize::MAX);
     let start = std::ptr::with_exposed_provenance(start);
     // SAFETY: the caller's contract.
     unsafe { slice(start, piece.len as usize) }
@@ -226,16 +220,23 @@ unsafe fn post_scattered(qp: &Qp, wr: SendWr<'_>, pieces: &[haul_sge]) -> Result
     for piece in pieces {
         // SAFETY: the caller's contract.
         let piece = unsafe { inline(piece)? };
-        bytes
-            .try_extend_from_slice(piece)
-            .map_err(|_| TOO_MUCH_INLINE)?;
+        check_inline((bytes.len() + piece.len()) as u64)?;
+        bytes.extend(piece.iter().copied());
     }
-    let data = Data::Inline(&bytes);
-    Ok(qp.post_send(&[SendWr { data, ..wr }])?)
+    let mut wr = wr;
+    wr.data = Data::Inline(&bytes);
+    Ok(qp.post_send(&[wr])?)
 }
 
-const TOO_MUCH_INLINE: Error = Error::Argument("more than HAUL_INLINE_MAX bytes of inline data");
-const TOO_MANY_PIECES: Error = Error::Argument("a work request has more than HAUL_SGE_MAX pieces");
+fn check_inline(len: u64) -> Result<()> {
+    haul_verbs::Error::at_most("the length of inline data", len, HAUL_INLINE_MAX.into())?;
+    Ok(())
+}
+
+fn check_pieces(pieces: &[haul_sge]) -> Result<()> {
+    haul_verbs::Error::at_most("num_sge", pieces.len() as u64, HAUL_SGE_MAX.into())?;
+    Ok(())
+}
 
 fn operation(request: &haul_send_wr) -> Result<SendOp> {
     let remote = Remote {
@@ -261,23 +262,19 @@ fn operation(request: &haul_send_wr) -> Result<SendOp> {
         HAUL_WR_LOCAL_INV => SendOp::LocalInv(request.data),
         HAUL_WR_WRITE_RECORD => SendOp::WriteRecord(remote),
         HAUL_WR_WRITE_RECORD_WITH_IMM => SendOp::WriteRecordWithImm(remote, request.data),
-        _ => return Err(Error::Argument("a send work request has an unknown opcode")),
+        other => return Err(Error::unknown("opcode", other, "one of HAUL_WR_…")),
     })
 }
 
 fn list(pieces: &[haul_sge]) -> Result<SgeList> {
-    let converted: ArrayVec<Sge, SGE_MAX> = match pieces.len() {
-        0..=SGE_MAX => pieces
-            .iter()
-            .map(|piece| Sge {
-                addr: piece.addr,
-                len: piece.len,
-                lkey: piece.lkey,
-            })
-            .collect(),
-        _ => return Err(TOO_MANY_PIECES),
-    };
-    SgeList::new(&converted).ok_or(TOO_MANY_PIECES)
+    check_pieces(pieces)?;
+    let pieces = pieces.iter().map(|piece| Sge {
+        addr: piece.addr,
+        len: piece.len,
+        lkey: piece.lkey,
+    });
+    let converted: ArrayVec<Sge, SGE_MAX> = pieces.take(SGE_MAX).collect();
+    Ok(SgeList::new(&converted).unwrap_or_default())
 }
 
 /// Posts in order; `done` counts.
@@ -316,17 +313,10 @@ unsafe fn receive_all(
 /// # Safety
 /// As many readable pieces behind the request as it says.
 unsafe fn convert_recv(request: &haul_recv_wr) -> Result<RecvWr> {
-    if request.reserved != 0 {
-        return Err(Error::Argument(
-            "the reserved field of a receive work request is not 0",
-        ));
-    }
+    Error::reserved("haul_recv_wr", request.reserved == 0)?;
     // SAFETY: the caller's contract.
     let pieces: &[haul_sge] = unsafe { slice(request.sges, request.num_sge as usize)? };
-    Ok(RecvWr {
-        wr_id: request.wr_id,
-        sges: list(pieces)?,
-    })
+    Ok(RecvWr::new(request.wr_id, list(pieces)?))
 }
 
 /// The flags have the numbers of `haul-verbs`, which `convert` relies on.

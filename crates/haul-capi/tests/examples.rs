@@ -221,8 +221,11 @@ fn succeed(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The static library, as cargo has just built it for this test.
+/// The static library: that of HAUL_CAPI_ARCHIVE, or as cargo has just built it for this test.
 static ARCHIVE: LazyLock<PathBuf> = LazyLock::new(|| {
+    if let Some(built) = std::env::var_os("HAUL_CAPI_ARCHIVE") {
+        return built.into();
+    }
     let cargo = option_env!("CARGO").unwrap_or("cargo");
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
     let mut build = Command::new(cargo);

@@ -32,8 +32,9 @@ const INTERVAL_NS_MIN: u64 = MILLISECOND_NS / 2;
 impl Arrivals {
     /// Takes a report: by `at_ns` of the receiver's clock, `bytes` wire bytes had arrived, the last
     /// of which to leave had left at `newest_sent`. Returns the rate since the youngest report that
-    /// is `interval_ns` back. What waited on the way, or for the receiver's thread, arrives at once
-    /// and faster than the path carries, but never on the whole faster than it left.
+    /// is `interval_ns` back. Packets that were delayed on the path or by the receiver's thread
+    /// arrive at once and faster than the path carries, but on the whole never faster than they
+    /// left.
     pub fn take(
         &mut self,
         at_ns: u64,
@@ -75,17 +76,17 @@ impl Arrivals {
         })
     }
 
-    /// The application has nothing more to send while `in_flight` bytes are on their way.
+    /// The application has nothing more to send while `in_flight` bytes are in flight.
     pub fn note_app_limited(&mut self, in_flight: u64) {
         self.app_limited_until = self.arrived_with(in_flight);
     }
 
-    /// The sender was woken too late to keep its pace, while `in_flight` bytes are on their way.
+    /// The sender was woken too late to keep its pace, while `in_flight` bytes are in flight.
     pub fn note_late(&mut self, in_flight: u64) {
         self.late_until = self.arrived_with(in_flight);
     }
 
-    /// The application limited what arrived last.
+    /// The latest sample was limited by the application.
     #[must_use]
     pub fn is_app_limited(&self) -> bool {
         self.arrived() < self.app_limited_until
@@ -95,7 +96,7 @@ impl Arrivals {
         self.reports.back().map_or(0, |last| last.bytes)
     }
 
-    /// The count of arrived bytes that tells that all of what is in flight has arrived too.
+    /// The count of arrived bytes at which everything now in flight has arrived.
     fn arrived_with(&self, in_flight: u64) -> u64 {
         self.arrived().saturating_add(in_flight + 1)
     }

@@ -1,4 +1,4 @@
-//! What a congestion control sees and what it answers.
+//! The interface of a congestion control: its inputs and outputs.
 //!
 //! A transport feeds every control the same two inputs, [`Ack`] and [`Loss`], and obeys the same
 //! two answers, a pacing rate and a window. A new control is one file and one variant of
@@ -129,11 +129,10 @@ pub struct Loss {
     pub in_flight_bytes: u64,
 }
 
-/// A report of data that arrived and that met a filling queue: congestion experienced (RFC 3168
-/// §5).
+/// A report of data that arrived through a filling queue: congestion experienced (RFC 3168 §5).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Marks {
-    /// Wire bytes of the packets that said so in this report.
+    /// Wire bytes of the marked packets in this report.
     pub marked_bytes: u64,
     /// Packet number that none of them is above.
     pub highest_packet: u64,
@@ -143,7 +142,16 @@ pub struct Marks {
     pub in_flight_bytes: u64,
 }
 
-/// What a control would tell somebody who watches.
+/// State of a path measured by an earlier connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Remembered {
+    /// The rate that the path has shown, wire bytes per second.
+    pub rate: Rate,
+    /// The base round-trip time, ns.
+    pub rtt_ns: u64,
+}
+
+/// A control's state for display.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Snapshot {
     /// Name of the control and, after a slash, of its present state.
@@ -170,6 +178,16 @@ pub trait Controller: Debug + Send {
             in_flight_bytes: marks.in_flight_bytes,
         };
         self.handle_loss(now, &loss);
+    }
+    /// So many wire bytes left.
+    fn handle_sent(&mut self, _bytes: u64) {}
+    /// An earlier connection found this on the path; `rtt_ns` is what has been measured on it so
+    /// far. Comes before any data. Controls that cannot use it ignore it.
+    fn resume(&mut self, _remembered: Remembered, _rtt_ns: Option<u64>) {}
+    /// Returns the path state that a later connection may start from; `None` if nothing has been
+    /// measured yet, or the control does not measure.
+    fn shown(&self) -> Option<Remembered> {
+        None
     }
     /// Nothing has been received for a retransmission timeout.
     fn handle_timeout(&mut self, now: Time);

@@ -1,6 +1,6 @@
 //! CRC32C (Castagnoli; RFC 3385): for payload, for records that arrive in pieces, and for headers.
 //!
-//! Whoever holds the payload computes its CRC; a protocol core only compares and joins values.
+//! The holder of the payload computes its CRC; a protocol core only compares and combines values.
 
 use crc_fast::{CrcAlgorithm, Digest};
 

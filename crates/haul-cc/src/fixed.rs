@@ -1,6 +1,6 @@
 //! A declared rate: for a dedicated circuit, or under a policer whose limit is known.
 //!
-//! Loss says nothing here; the window only keeps a dead path from being filled without end.
+//! Loss is ignored; the window only bounds what is sent into a dead path.
 
 use crate::controller::{Ack, Controller, Loss, Rate, Snapshot};
 use crate::time::{MILLISECOND_NS, Time};

@@ -5,9 +5,11 @@
 //! size), so that a declared rate means the rate of the link and not of the payload.
 //!
 //! Map: [`time`] moments in nanoseconds · [`crc`] CRC32C · [`rtt`] round-trip estimates · [`pacer`]
-//! when the next batch may leave · [`arrivals`] how fast data arrives · [`controller`] what a
-//! congestion control sees and answers · [`algorithm`] the controls by name · [`fixed`], [`daimd`],
-//! [`model`], [`window`] the controls, the last one those of TCP · [`filter`] windowed extremes.
+//! when the next batch may leave · [`path_mtu`] how long packets may be · [`arrivals`] how fast
+//! data arrives · [`controller`] what a congestion control sees and answers · [`resume`] starts
+//! that use what an earlier connection found · [`algorithm`] the controls by name · [`fixed`],
+//! [`daimd`], [`model`], [`window`] the controls, the last one those of TCP · [`filter`] windowed
+//! extremes.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -20,14 +22,17 @@ pub mod filter;
 pub mod fixed;
 pub mod model;
 pub mod pacer;
+pub mod path_mtu;
+pub mod resume;
 pub mod rtt;
 pub mod time;
 pub mod window;
 
 pub use algorithm::Algorithm;
 pub use arrivals::Arrivals;
-pub use controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
+pub use controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Remembered, Snapshot};
 pub use crc::{Crc32c, crc32c};
 pub use pacer::Pacer;
+pub use path_mtu::PathMtu;
 pub use rtt::RttEstimator;
 pub use time::Time;

@@ -4,28 +4,32 @@
 //! sends what they multiply to. Random loss does not enter. It differs from BBR
 //! (draft-cardwell-iccrg-bbr-congestion-control) where bulk transfers on long paths are hurt by it:
 //!
-//! * **Start.** The dispersion of the first back-to-back packets gives a first rate after one round
-//!   trip; a longer paced train confirms it after the second. Doubling per round trip needs 9 round
-//!   trips for 1 Gb/s x 100 ms and then overshoots by a whole bandwidth-delay product.
+//! * **Start.** The dispersion of the first back-to-back packets yields a first rate after one
+//!   round trip; a longer paced train confirms it after the second. Doubling per round trip needs 9
+//!   round trips for 1 Gb/s x 100 ms and then overshoots by a whole bandwidth-delay product.
 //! * **Probe.** A burst of bounded length at 125 %, repaid at once, instead of a full round trip:
 //!   what it shows arrives a round trip later either way, and the queue that it costs no longer
 //!   grows with distance.
-//! * **Queue.** While nobody else keeps the bottleneck's queue filled, a standing queue means that
-//!   the model is too high, and the rate yields until it is gone. When the queue neither goes nor
-//!   falls although the flow yields, somebody else fills it (another flow of this kind yields too,
-//!   and it falls); then the flow takes the window that CUBIC would have, which neither starves
-//!   such a neighbour nor starves by it, until the queue empties (Copa's idea of a competitive
-//!   mode). So it does where a shallow queue overflows again and again that the flow did not fill,
+//! * **Queue.** While no other flow keeps the bottleneck's queue filled, a standing queue means
+//!   that the model is too high, and the rate yields until the queue is gone. If the queue does not
+//!   fall although the flow yields, another flow fills it (a flow of this kind would yield too, and
+//!   the queue would fall). Then the flow takes the window that CUBIC would have, which neither
+//!   starves such a neighbour nor is starved by it, until the queue empties (Copa's competitive
+//!   mode). It does the same if a shallow queue that the flow did not fill overflows repeatedly,
 //!   see [`competition`].
+//!   Where a queue stands and less arrives than leaves, a newcomer sends too: the rate is then what
+//!   arrives. A host that stalls delays packets as a queue does, but its delay is gone at once;
+//!   while it is expected to stall again, only what stands longer than a stall is a queue.
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
-//! * **Marks** of a router say that its queue fills, before any delay shows it: congestion where
-//!   they exceed [`CONGESTION_MARK_PERCENT`], so that the marks of a short burst are not.
+//! * **Marks** of a router show that its queue fills, before any delay does. They count as
+//!   congestion above [`CONGESTION_MARK_PERCENT`], so that those of a short burst do not.
 
 mod competition;
 
-use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Snapshot};
+use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Remembered, Snapshot};
 use crate::filter::WindowedMax;
+use crate::resume::CarefulResume;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 use crate::window::{Cubic, Window};
 use competition::{Competition, Overflow};
@@ -37,6 +41,8 @@ pub struct Model {
     state: State,
     /// Arrival rates shown by the path, bytes per second, over the last [`BANDWIDTH_WINDOW_RTTS`].
     bandwidth: WindowedMax,
+    /// Those of the last [`Model::delivered_ns`]: what the path delivers at present.
+    delivered: WindowedMax,
     base: BaseRtt,
     queue: Queue,
     round: Round,
@@ -53,6 +59,10 @@ pub struct Model {
     grown_from: Option<Rate>,
     /// Nothing is received: hold back until the path answers again.
     stalled: bool,
+    /// While the rate of an earlier connection helps to start.
+    resume: Option<CarefulResume>,
+    /// Wire bytes that left since the climb began; counted while [`Model::resume`] is there.
+    sent_bytes: u64,
     random: u64,
 }
 
@@ -62,7 +72,7 @@ enum State {
     Train {
         answered_at: Option<Time>,
         best: Rate,
-        /// All of the train has been told of.
+        /// The peer has reported on the whole train.
         told: bool,
     },
     /// A paced train of bounded size, longer each time, until arrivals fall behind departures.
@@ -102,12 +112,17 @@ const RESUME_GAIN: u64 = 150;
 
 const UP_GAIN: u64 = 125;
 const DOWN_GAIN: u64 = 75;
-/// What a standing queue takes off the pace at once, and with every round trip that it goes on
-/// standing: two flows that both think a little too much of themselves must together come below the
-/// link's rate.
+/// The reduction of the pace for a standing queue, at once and after each further round trip: two
+/// flows that both overestimate their share slightly must together fall below the link's rate.
 const YIELD_GAIN: u64 = 92;
 const YIELD_STEP: u64 = 5;
 const YIELD_GAIN_MIN: u64 = 65;
+/// Less than this share of the pace arrives: the rest lengthens the queue.
+const SHORT_PERCENT: u64 = 90;
+/// On shorter paths a stalled thread looks the same: 3 of 11 loopback runs lost their rate.
+const SHORTFALL_BASE_NS_MIN: u64 = 5 * MILLISECOND_NS;
+/// The longest burst and its repayment; longer than most threads are late.
+const DELIVERED_NS_MIN: u64 = 2 * UP_NS_MAX;
 const YIELD_ROUND_NS_MIN: u64 = 20 * MILLISECOND_NS;
 const UP_NS_MIN: u64 = 4 * MILLISECOND_NS;
 const UP_NS_MAX: u64 = 20 * MILLISECOND_NS;
@@ -121,7 +136,7 @@ const CRUISE_NS_MIN: u64 = 60 * MILLISECOND_NS;
 const WINDOW_GAIN: u64 = 200;
 /// Congestion: this share of a round's packets lost while a queue stands.
 const CONGESTION_LOSS_PERCENT: u64 = 2;
-/// This share of a round's bytes marked says the same without any loss.
+/// This share of marked bytes in a round means the same without any loss.
 const CONGESTION_MARK_PERCENT: u64 = 20;
 /// Also what RFC 8511 takes off for a mark.
 const CONGESTION_GAIN: u64 = 85;
@@ -150,17 +165,21 @@ struct BaseRtt {
 struct Queue {
     epoch_start: Time,
     epoch_min_ns: Option<u64>,
+    /// The least of the latest epochs, newest first.
+    minima_ns: [u64; EPOCHS],
+    /// A host has stalled: until then, only a delay that outlasts a stall counts as a queue.
+    noisy_until: Time,
     delay_ns: u64,
     /// Since when the queue has been standing without a break.
     standing_since: Option<Time>,
     /// Its length when it last fell by an eighth, or has grown to since, and when it last fell.
     mark_ns: u64,
     fell: Time,
-    /// Somebody else keeps it standing.
+    /// Another flow keeps it standing.
     contested: bool,
 }
 
-/// What happened since the round began; a round is a smoothed round-trip time.
+/// Counters since the round began; a round is a smoothed round-trip time.
 #[derive(Debug, Default)]
 struct Round {
     started: Time,
@@ -193,6 +212,7 @@ impl Model {
                 told: false,
             },
             bandwidth: WindowedMax::new(SECOND_NS),
+            delivered: WindowedMax::new(DELIVERED_NS_MIN),
             base: BaseRtt {
                 ns: None,
                 confirmed: Time::ZERO,
@@ -207,6 +227,8 @@ impl Model {
             patience: 1,
             grown_from: None,
             stalled: false,
+            resume: None,
+            sent_bytes: 0,
             random: seed | 1,
         }
     }
@@ -228,7 +250,7 @@ impl Model {
         (self.base_ns() / 24).max(3 * MILLISECOND_NS / 2)
     }
 
-    /// The bottleneck's queue is longer than noise, or its router says so.
+    /// The bottleneck's queue is longer than noise, or its router marks packets.
     fn fills_queue(&self) -> bool {
         self.queue.delay_ns > self.queue_threshold_ns() || self.round.is_marked()
     }
@@ -261,7 +283,7 @@ impl Model {
         let window_ns = (BANDWIDTH_WINDOW_RTTS * self.smoothed_rtt_ns).max(BANDWIDTH_WINDOW_NS_MIN);
         self.bandwidth.set_window(window_ns);
         self.round.best = self.round.best.max(sample.rate);
-        let base_ns = self.base_ns();
+        let (base_ns, delivered_ns) = (self.base_ns(), self.delivered_ns());
         match &mut self.state {
             State::Train {
                 answered_at,
@@ -272,9 +294,9 @@ impl Model {
                 *best = sample.rate.max(*best);
                 *told |= sample.whole_train;
             }
-            // What arrives within the first round trip left before the climb began: a sample that
-            // reaches back there is also one of the time in which nothing was sent. What the
-            // application held up says nothing of the path.
+            // Packets that arrive within the first round trip left before the climb began: a sample
+            // that reaches back there includes time in which nothing was sent. Samples limited by
+            // the application are no measurement of the path.
             State::Climb { best, started, .. }
                 if now.since(*started) >= base_ns + sample.interval_ns && !sample.app_limited =>
             {
@@ -285,8 +307,31 @@ impl Model {
                 let limited = sample.app_limited || sample.late;
                 if !limited || sample.rate > self.rate() {
                     self.bandwidth.update(now, sample.rate.bytes_per_second());
+                    self.delivered.set_window(delivered_ns);
+                    self.delivered.update(now, sample.rate.bytes_per_second());
+                    self.follow_shortfall(now);
                 }
             }
+        }
+    }
+
+    /// The window of [`Model::delivered`]: its greatest arrival rate is what the path delivers at
+    /// present.
+    fn delivered_ns(&self) -> u64 {
+        (self.base_ns() / 2).max(DELIVERED_NS_MIN)
+    }
+
+    /// A queue stands, and less arrives than leaves: the rest lengthens it, so the path has less
+    /// left than it has shown.
+    fn follow_shortfall(&mut self, now: Time) {
+        let cruises = matches!(self.state, State::Cruise { .. }) && self.contest.is_none();
+        let delivered = Rate::from_bytes_per_second(self.delivered.value().unwrap_or(0));
+        if cruises
+            && self.base_ns() >= SHORTFALL_BASE_NS_MIN
+            && self.queue.stood_ns() > self.delivered_ns()
+            && delivered < self.pacing_rate().percent(SHORT_PERCENT)
+        {
+            self.bandwidth.reset(now, delivered.bytes_per_second());
         }
     }
 
@@ -335,7 +380,7 @@ impl Model {
         }
     }
 
-    /// Somebody else fills the queue, all the time or now and then.
+    /// Another flow fills the queue, permanently or from time to time.
     fn is_contested(&self, now: Time) -> bool {
         let memory_ns = self
             .contest
@@ -363,11 +408,15 @@ impl Model {
                 best,
                 told,
             } => {
-                // What follows the train within its window is answered a round trip later.
+                // Packets that follow the train within its window are acknowledged a round trip
+                // later.
                 let answered =
                     told || in_flight_bytes < INITIAL_WINDOW_PACKETS / 4 * self.packet_bytes;
                 if best > Rate::default() && (answered || now.since(at) > self.smoothed_rtt_ns / 4)
                 {
+                    if let Some(resume) = &mut self.resume {
+                        resume.handle_train(best);
+                    }
                     self.climb(
                         now,
                         best.percent(TRAIN_GAIN),
@@ -424,6 +473,7 @@ impl Model {
             .saturating_mul(CLIMB_FACTOR)
             .max(pace.bytes_in(CLIMB_NS_MIN));
         let cap_bytes = wanted.min(longer);
+        self.sent_bytes = 0;
         self.state = State::Climb {
             pace,
             cap_bytes,
@@ -433,8 +483,9 @@ impl Model {
     }
 
     fn judge_climb(&mut self, now: Time, pace: Rate, cap_bytes: u64, best: Rate) {
+        self.resume = None;
         let fills = self.fills_queue();
-        // Whatever arrived tells more than another train into a queue would.
+        // Arrivals so far are better evidence than another train into a queue would be.
         let best = if best == Rate::default() && fills {
             self.round.best.max(self.last_round.best)
         } else {
@@ -526,15 +577,26 @@ impl Model {
         self.random % bound
     }
 
-    /// Slower than this nothing could be learnt; the window still holds a slower path's packets
-    /// together.
+    /// The pace behind a paced train of `train_bytes` that has left.
+    fn pace_behind(&self, train_bytes: u64) -> Option<Rate> {
+        let resume = self.resume.as_ref()?;
+        let rate = resume.rate()?.max(self.floor());
+        (self.sent_bytes >= train_bytes).then_some(rate)
+    }
+
+    /// Bytes that may be in flight after a train.
+    fn behind_bytes(&self) -> u64 {
+        self.resume.as_ref().map_or(0, CarefulResume::window_bytes)
+    }
+
+    /// A slower rate could not be measured; the window still limits a slower path.
     fn floor(&self) -> Rate {
         let window = WINDOW_PACKETS_MIN * self.packet_bytes;
         Rate::of(window, self.base_ns().max(FLOOR_NS))
     }
 
-    /// What delayed feedback and batches of a window keep in flight beyond the product of rate and
-    /// time.
+    /// Extra bytes in flight, beyond the bandwidth-delay product, that delayed feedback and
+    /// batching need.
     fn slack_bytes(&self, rate: Rate) -> u64 {
         rate.bytes_in(2 * MILLISECOND_NS) + WINDOW_PACKETS_MIN * self.packet_bytes
     }
@@ -546,7 +608,7 @@ impl Model {
             .max(YIELD_GAIN_MIN)
     }
 
-    /// The model is too high, and nobody else is to blame for the queue.
+    /// The model is too high, and no other flow causes the queue.
     fn yields(&self) -> bool {
         self.contest.is_none() && self.queue.delay_ns > self.queue_threshold_ns()
     }
@@ -568,20 +630,33 @@ impl Queue {
     }
 
     fn take(&mut self, now: Time, over_base_ns: u64, threshold_ns: u64, round_ns: u64) {
-        let epoch_ns = (round_ns / 8).clamp(4 * MILLISECOND_NS, 20 * MILLISECOND_NS);
+        let epoch_ns = (round_ns / 8).clamp(EPOCH_NS_MIN, EPOCH_NS_MAX);
         let least = self
             .epoch_min_ns
             .map_or(over_base_ns, |min| min.min(over_base_ns));
         self.epoch_min_ns = Some(least);
-        if now.since(self.epoch_start) < epoch_ns {
+        let elapsed_ns = now.since(self.epoch_start);
+        if elapsed_ns < epoch_ns {
             return;
         }
+        // No queue empties so fast while anybody sends: a host has stalled.
+        if self.minima_ns[0].saturating_sub(least) > elapsed_ns / 2 {
+            self.noisy_until = now.after(NOISY_NS);
+        }
+        self.minima_ns.rotate_right(1);
+        self.minima_ns[0] = least;
         self.epoch_start = now;
         self.epoch_min_ns = None;
+        // Only the newest, unless a host is expected to stall.
+        let epochs = match now < self.noisy_until {
+            true => EPOCH_NS_MAX.div_ceil(epoch_ns),
+            false => 1,
+        };
+        let recent = self.minima_ns.iter().zip(0..epochs);
+        let least = recent.fold(least, |least, (&ns, _)| least.min(ns));
         self.delay_ns = least;
         if least <= threshold_ns {
-            self.standing_since = None;
-            self.contested = false;
+            self.forget_standing();
             return;
         }
         let since = *self.standing_since.get_or_insert(now);
@@ -597,7 +672,13 @@ impl Queue {
     }
 }
 
-/// A queue that outlasts this much yielding, and has not fallen lately, is kept by somebody else.
+const EPOCH_NS_MIN: u64 = 4 * MILLISECOND_NS;
+/// Longer than a host stalls, as a rule.
+const EPOCH_NS_MAX: u64 = 20 * MILLISECOND_NS;
+const EPOCHS: usize = 5;
+/// How long a host that has stalled is expected to do so again.
+const NOISY_NS: u64 = SECOND_NS;
+/// A queue that outlasts this much yielding, and has not fallen lately, is caused by another flow.
 const CONTESTED_RTTS: u64 = 8;
 const CONTESTED_NS_MIN: u64 = 150 * MILLISECOND_NS;
 const FALLING_RTTS: u64 = 2;
@@ -611,6 +692,9 @@ impl Controller for Model {
             .handle_ack(now, ack.acked_bytes, ack.smoothed_rtt_ns);
         if let Some(rtt_ns) = ack.rtt_ns {
             self.take_rtt(now, rtt_ns);
+            if let Some(resume) = &mut self.resume {
+                resume.handle_rtt(rtt_ns);
+            }
         }
         if let Some(sample) = ack.arrival {
             let known = self.rate();
@@ -626,6 +710,9 @@ impl Controller for Model {
 
     fn handle_loss(&mut self, now: Time, loss: &Loss) {
         self.round.lost_bytes += loss.lost_bytes;
+        if let Some(resume) = &mut self.resume {
+            resume.handle_loss(loss.lost_bytes);
+        }
         let overflow = self.recent_queue_ns() > self.queue_threshold_ns();
         if let Some(contest) = self.contest.as_mut().filter(|_| overflow) {
             contest.handle_loss(now, loss);
@@ -637,13 +724,39 @@ impl Controller for Model {
 
     fn handle_marks(&mut self, now: Time, marks: &Marks) {
         self.round.marked_bytes += marks.marked_bytes;
+        self.resume = None;
         if let Some(contest) = &mut self.contest {
             contest.handle_marks(now, marks);
         }
     }
 
+    fn handle_sent(&mut self, bytes: u64) {
+        if let Some(resume) = &mut self.resume {
+            resume.handle_sent(bytes);
+            self.sent_bytes += bytes;
+        }
+    }
+
+    fn resume(&mut self, remembered: Remembered, rtt_ns: Option<u64>) {
+        let mut resume = CarefulResume::new(remembered);
+        if let Some(rtt_ns) = rtt_ns {
+            resume.handle_rtt(rtt_ns);
+        }
+        self.resume = Some(resume);
+    }
+
+    fn shown(&self) -> Option<Remembered> {
+        let rate = self.rate();
+        let is_known = !self.is_starting() && rate > Rate::default();
+        is_known.then(|| Remembered {
+            rate,
+            rtt_ns: self.base_ns(),
+        })
+    }
+
     fn handle_timeout(&mut self, _now: Time) {
         self.stalled = true;
+        self.resume = None;
     }
 
     fn pacing_rate(&self) -> Rate {
@@ -652,7 +765,13 @@ impl Controller for Model {
         }
         let gain = match self.state {
             State::Train { .. } => return Rate::UNLIMITED,
-            State::Climb { pace, .. } => return pace.max(self.floor()),
+            State::Climb {
+                pace, cap_bytes, ..
+            } => {
+                return self
+                    .pace_behind(cap_bytes)
+                    .unwrap_or_else(|| pace.max(self.floor()));
+            }
             State::Up { .. } => UP_GAIN,
             State::Down { .. } => DOWN_GAIN,
             State::Cruise { .. } if self.yields() => self.yield_gain(),
@@ -671,7 +790,12 @@ impl Controller for Model {
         }
         match self.state {
             State::Train { .. } => initial,
-            State::Climb { cap_bytes, .. } => cap_bytes,
+            // A train whose acknowledgement was very late shows a rate of next to nothing. The
+            // window that follows from it must still take a packet, or nothing would ever show
+            // another rate.
+            State::Climb { cap_bytes, .. } => {
+                (cap_bytes + self.behind_bytes()).max(2 * self.packet_bytes)
+            }
             State::Drain { .. } => {
                 (self.bdp_bytes() / 2).max(WINDOW_PACKETS_MIN * self.packet_bytes)
             }
@@ -697,7 +821,7 @@ impl Controller for Model {
     }
 
     fn feedback_interval_ns(&self) -> u64 {
-        // A train is short and its report wanted at once.
+        // A train is short, and its report is needed at once.
         self.sampling_interval_ns() / if self.is_starting() { 8 } else { 2 }
     }
 
@@ -717,5 +841,43 @@ impl Controller for Model {
             pacing: self.pacing_rate(),
             window_bytes: self.window_bytes(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Acknowledgements of a path of 10 ms, one each millisecond, whose delays grow by `slope_us`.
+    fn feed(queue: &mut Queue, span_ms: std::ops::Range<u64>, first_us: i64, slope_us: i64) {
+        for (at_ms, step) in span_ms.zip(0..) {
+            let over_us = u64::try_from(first_us + slope_us * step).expect("no negative delay");
+            let now = Time::from_ns(at_ms * MILLISECOND_NS);
+            queue.take(now, over_us * 1_000, 1_500_000, 10 * MILLISECOND_NS);
+        }
+    }
+
+    #[test]
+    fn what_is_gone_at_once_is_no_queue_from_then_on() {
+        let mut queue = Queue::default();
+        feed(&mut queue, 1..40, 0, 0);
+        feed(&mut queue, 40..50, 8_000, 0);
+        assert!(queue.stands(), "the first is not told from a queue");
+        feed(&mut queue, 50..100, 0, 0);
+        feed(&mut queue, 100..114, 8_000, 0);
+        assert!(!queue.stands() && queue.delay_ns == 0);
+        feed(&mut queue, 114..130, 8_000, 0);
+        assert!(queue.stands(), "it outlasts a stall");
+    }
+
+    #[test]
+    fn a_queue_that_drains_is_no_stall() {
+        let mut queue = Queue::default();
+        feed(&mut queue, 1..40, 0, 250);
+        feed(&mut queue, 40..68, 9_750, -350);
+        feed(&mut queue, 68..80, 0, 0);
+        assert!(!queue.stands());
+        feed(&mut queue, 80..90, 8_000, 0);
+        assert!(queue.stands());
     }
 }

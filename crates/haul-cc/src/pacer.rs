@@ -1,13 +1,12 @@
-//! When the next batch may leave.
+//! Pacing: determines when the next batch may leave.
 //!
 //! Kernels without `fq` do not pace, and a timer per packet costs more than the packet. So the
 //! pacer keeps a schedule and lets a *batch* go when its moment has come: the batch is what the
-//! rate produces in [`QUANTUM_NS`], never more than what it was limited to. A sender that woke up
-//! late may catch up, at most 10/8 of the rate and only for what it missed within a bounded lag:
-//! forgetting the lag would turn every scheduling hiccup into lost throughput, and repaying it at
-//! once would be the burst that a shallow queue or a policer drops. Where the burst is limited
-//! ([`Pacer::limit_burst`]), the lag is too, so that batches and what is made up for stay within it
-//! together.
+//! rate produces in [`QUANTUM_NS`], within its limit. A sender that woke up late may catch up, at
+//! most 10/8 of the rate and only for what it missed within a bounded lag: forgetting the lag would
+//! turn every scheduling hiccup into lost throughput, and repaying it at once would be the burst
+//! that a shallow queue or a policer drops. Where the burst is limited ([`Pacer::limit_burst`]),
+//! the lag is too, so that batches and repaid lag together stay within it.
 
 use crate::controller::Rate;
 use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
@@ -24,8 +23,8 @@ const WAKE_NS: u64 = 600 * MICROSECOND_NS;
 /// brings.
 const LAG_MAX_NS: u64 = 20 * MILLISECOND_NS;
 const LAG_MAX_NS_MIN: u64 = 2 * MILLISECOND_NS;
-/// The rate at which lag is made up, in eighths of the paced rate; the module's text says why not
-/// more.
+/// The rate at which lag is made up, in eighths of the paced rate; the module's documentation
+/// explains why not more.
 const CATCH_UP_EIGHTHS: u64 = 10;
 
 /// A schedule of departures at a rate.
@@ -36,13 +35,13 @@ pub struct Pacer {
     lag_max_ns: u64,
     batch_max_bytes: u64,
     packet_bytes: u64,
-    /// What may leave beyond the rate, batches and repaid lag together.
+    /// Bytes that may leave beyond the rate: batches and repaid lag together.
     burst_bytes: Option<u64>,
     /// When the next batch is due if the schedule has been kept.
     due: Time,
     /// Earliest departure while lag is being made up.
     not_before: Time,
-    /// What is left of a batch that has been begun: it may take several system calls.
+    /// The rest of a started batch, which may take several system calls.
     left_bytes: u64,
     begun_bytes: u64,
     begun: Time,
@@ -79,9 +78,9 @@ impl Pacer {
         self.lag_max_ns = (2 * rtt_ns).clamp(LAG_MAX_NS_MIN, LAG_MAX_NS);
     }
 
-    /// Over any time no more leaves than the rate brings and `burst_bytes` (wire bytes; at least
-    /// one packet): what a policer's bucket of that size lets pass. Half of it is for batches, the
-    /// other half for lag, which is not made up for beyond it.
+    /// Limits the bytes that leave in any interval to rate × interval + `burst_bytes` (wire bytes;
+    /// at least one packet), as a policer's bucket of that size does. Half of it is for batches,
+    /// the other half for lag, which is not made up for beyond it.
     pub fn limit_burst(&mut self, burst_bytes: Option<u64>) {
         self.burst_bytes = burst_bytes;
     }
@@ -130,7 +129,7 @@ impl Pacer {
         limit.map_or(self.lag_max_ns, |limit| self.lag_max_ns.min(limit))
     }
 
-    /// `bytes` left at `now`. True if that was so late that it cannot be made up for.
+    /// Records that `bytes` left at `now`. Returns true if that was too late to be made up for.
     pub fn handle_sent(&mut self, now: Time, bytes: u64) -> bool {
         let batch_bytes = if self.left_bytes > 0 {
             self.left_bytes
@@ -178,7 +177,7 @@ mod tests {
         Pacer::new(Rate::from_bps(bits_per_second), PACKET, 64_000)
     }
 
-    /// Sends whenever allowed, waking up as `wake` says; answers wire bytes sent in a second.
+    /// Sends whenever allowed, with wake-ups by `wake`; returns the wire bytes sent in a second.
     fn sent_in_a_second(mut pacer: Pacer, wake: impl Fn(Time) -> Time) -> u64 {
         let (mut now, mut sent) = (Time::from_ns(SECOND_NS), 0);
         pacer.handle_idle(now);

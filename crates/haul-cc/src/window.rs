@@ -1,6 +1,6 @@
-//! What all controls that keep a window have in common (RFC 5681): slow start, one reduction for
-//! the losses of a round trip, no growth until that round trip is over, and pacing by the window.
-//! How a window grows in congestion avoidance and what a loss leaves of it is each one's [`Law`].
+//! The common part of all window-based controls (RFC 5681): slow start, one reduction for the
+//! losses of a round trip, no growth until that round trip is over, and pacing by the window.
+//! Growth in congestion avoidance and the reduction after a loss are each one's [`Law`].
 
 mod bic;
 mod cubic;
@@ -24,9 +24,9 @@ pub use vegas::Vegas;
 
 /// How one control changes its window, in packets.
 pub trait Law: Debug + Send {
-    /// What [`Snapshot::state`] says in slow start.
+    /// [`Snapshot::state`] in slow start.
     const SLOW_START: &'static str;
-    /// What it says in congestion avoidance.
+    /// [`Snapshot::state`] in congestion avoidance.
     const AVOIDANCE: &'static str;
 
     /// Takes what the path shows, in slow start and in congestion avoidance. A window in the answer
@@ -39,7 +39,7 @@ pub trait Law: Debug + Send {
     /// The window after [`Progress::acked`] packets were acknowledged in congestion avoidance.
     fn grow(&mut self, progress: &Progress, window: f64) -> f64;
 
-    /// What a loss leaves of the window.
+    /// Returns the window after a loss.
     fn reduce(&mut self, window: f64) -> f64;
 }
 
@@ -100,7 +100,7 @@ impl<L: Law> Window<L> {
         }
     }
 
-    /// The law, with what it has learnt.
+    /// The law, with its state.
     #[must_use]
     pub fn law(&self) -> &L {
         &self.law

@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// What the comparison of a trace gave.
+/// The result of comparing a trace.
 struct Compared {
     /// The largest distance between the two windows, as a share of the kernel's.
     farthest: f64,

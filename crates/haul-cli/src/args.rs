@@ -5,14 +5,23 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use haul::fault::{Code, Fault};
+use haul_control::trust::ClientConfig;
 use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort, SessionMetadata};
 
 use crate::quantity::{bytes, duration, rate};
+use crate::timetable::{Bwlimit, bwlimit};
 
+pub(crate) mod list;
 pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod rdma;
+pub(crate) mod sync;
+pub(crate) mod trust;
+
+use list::Choose;
 
 /// Moves files over long fat networks.
 #[derive(Debug, Parser)]
@@ -26,10 +35,24 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     /// Serve a directory to haul send and haul get
     Serve(Serve),
-    /// Send files to a server: haul send FILE… HOST:DIR/
+    /// Send files and directory trees to a host: haul send FILE… HOST:DIR/
     Send(Send),
-    /// Get files from a server: haul get HOST:FILE… DIR/
+    /// Get files and directory trees from a host: haul get HOST:FILE… DIR/
     Get(Get),
+    /// Make a directory tree as another one is, of which one is local: haul sync SOURCE HOST:DIR/
+    Sync(Box<sync::Sync>),
+    /// List a directory of a host: haul ls HOST:DIR
+    Ls(Box<list::Ls>),
+    /// Compare a local tree with one of a host by digests: haul verify SOURCE DESTINATION
+    Verify(Box<list::Verify>),
+    /// Receive files from one sender, who enters the code that this command prints
+    Receive(trust::Receive),
+    /// Make, show and trust keys, for haul serve and its clients
+    #[command(subcommand)]
+    Key(trust::Key),
+    /// The other end of haul send HOST:…, which ssh starts
+    #[command(hide = true)]
+    Agent(trust::Agent),
     /// Measure a path, or the RDMA verbs
     Bench(Bench),
     /// Profile a path: streams, message sizes, stability, cross traffic, and what limits it
@@ -38,8 +61,8 @@ pub(crate) enum Command {
     Doctor(profile::Doctor),
     /// Show stored results of bench run and profile, or compare two
     Report(profile::Report),
-    /// Run an unmodified application; carry its sockets over iWARP where the peer also runs haul
-    /// run
+    /// Run an unmodified application: its connections go through a gateway, or over iWARP to peers
+    /// under haul run
     Run(Run),
     /// Carry the TCP connections of unmodified applications over long fat networks
     #[command(subcommand)]
@@ -48,6 +71,51 @@ pub(crate) enum Command {
     Devices(Devices),
     /// Emulate a WAN on this machine: hosts, paths, a comparison of tools
     Lab(haul_lab::Args),
+    /// Print or install the completions of a shell
+    Completions(Completions),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(Man),
+}
+
+/// What `haul` alone prints.
+pub(crate) const FIRST_STEPS: &str = "\
+haul moves files over long fat networks.
+
+  Send a directory tree to a host that you reach by ssh, or get one:
+    haul send results alice@host:/data/
+    haul get alice@host:/data/results .
+  Receive from a host without ssh; this prints the command for the other end, and a code:
+    haul receive incoming/
+  Speed up applications that you cannot change, by a gateway at each end of the path:
+    haul gateway run gateway.toml
+  Find out what a path carries, and what limits it ('haul bench serve' at the other end):
+    haul profile host
+
+haul help lists all commands; haul help COMMAND describes one.
+";
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    pub(crate) shell: Shell,
+    /// Write them where the user's shell looks for them
+    #[arg(long)]
+    pub(crate) install: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shell {
+    Bash,
+    Zsh,
+    Fish,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Man {
+    /// Where to write them
+    pub(crate) dir: PathBuf,
 }
 
 #[derive(Debug, Subcommand)]
@@ -92,56 +160,94 @@ pub(crate) struct Serve {
     /// Let clients read files but not write them
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Listen on non-loopback addresses without authentication and encryption
-    #[arg(long)]
-    pub(crate) allow_insecure: bool,
+    #[command(flatten)]
+    pub(crate) trust: trust::ServerTrust,
     /// Maximum concurrent transfers; the server asks further clients to retry
-    #[arg(long, value_name = "N", default_value_t = haul::server::SESSIONS_DEFAULT)]
+    #[arg(long, value_name = "N", default_value_t = haul::server::SESSIONS_DEFAULT,
+          value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub(crate) max_sessions: usize,
+    /// Drain timeout after the first SIGTERM
+    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "30s")]
+    pub(crate) patience: Duration,
     /// Do not report single transfers
     #[arg(long, short)]
     pub(crate) quiet: bool,
+    /// Serve metrics as OpenMetrics at http://ADDR:PORT/metrics, without authentication
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) metrics: Option<String>,
+    /// A name by which clients reach the metrics, besides addresses; repeatable
+    #[arg(long, value_name = "NAME", requires = "metrics")]
+    pub(crate) metrics_name: Vec<String>,
+    /// Print one JSON object for each session and each failed login, on stdout
+    #[arg(long)]
+    pub(crate) log_json: bool,
 }
 
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "haul send [OPTIONS] FILE… HOST:DIR/", after_help = SEND_EXAMPLES)]
 pub(crate) struct Send {
-    /// The files, then the destination: HOST:DIR/ or HOST:PORT:DIR/. An empty DIR is the directory
-    /// that the server serves. If DIR ends in / and is missing, the server creates it
-    #[arg(required = true, num_args = 2.., value_names = ["FILE", "HOST:DIR/"])]
+    /// The files and directories, then the destination: [USER@]HOST:DIR/ by ssh, or
+    /// haul://HOST[:PORT]/DIR/ at a server, or haul:HOST:PORT at a 'haul receive'. If DIR ends in /
+    /// and is missing, it is made
+    #[arg(required = true, value_names = ["FILE", "HOST:DIR/"])]
     pub(crate) operands: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) choose: Choose,
+    /// Do not use or store measured path rates
+    #[arg(long)]
+    pub(crate) no_path_memory: bool,
     #[command(flatten)]
     pub(crate) transfer: Transfer,
 }
 
 const SEND_EXAMPLES: &str = "\
 Examples:
-  haul send run42.h5 run43.h5 host:campaign/
-  haul send run42.h5 '[2001:db8::1]:campaign/'   an IPv6 address goes in brackets, with quotes
-  haul send --gateway gw.site-b.example --gateway-key site-b.key run42.h5 host:campaign/";
+  haul send run42.h5 run43.h5 alice@host:campaign/   by ssh: haul must be installed there too
+  haul send run42.h5 haul://host/campaign/           to a server of haul serve
+  haul send results host:/data/                      a tree, as /data/results; results/. its contents
+  haul send --exclude '*.tmp' results host:/data/    without some of it
+  haul send run42.h5 '[2001:db8::1]:campaign/'       an IPv6 address goes in brackets, with quotes
+  haul send --gateway gw.site-b.example --gateway-key site-b.key run42.h5 haul://host/campaign/";
 
 #[derive(Debug, ClapArgs)]
 #[command(override_usage = "haul get [OPTIONS] HOST:FILE… DIR/", after_help = GET_EXAMPLES)]
 pub(crate) struct Get {
-    /// The files on one server, as HOST:FILE or HOST:PORT:FILE, then the local directory
-    #[arg(required = true, num_args = 2.., value_names = ["HOST:FILE", "DIR/"])]
+    /// The files and directories on one host, as [USER@]HOST:FILE by ssh or
+    /// haul://HOST[:PORT]/FILE at a server, then the local directory
+    #[arg(required = true, value_names = ["HOST:FILE", "DIR/"])]
     pub(crate) operands: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) choose: Choose,
     #[command(flatten)]
     pub(crate) transfer: Transfer,
 }
 
 const GET_EXAMPLES: &str = "\
 Examples:
-  haul get host:campaign/run42.h5 host:campaign/run43.h5 ./
+  haul get host:campaign/run42.h5 host:campaign/run43.h5 ./   by ssh
+  haul get haul://host:4730/campaign/run42.h5 ./              from a server of haul serve
   haul get '[2001:db8::1]:run42.h5' ./   an IPv6 address goes in brackets, with quotes";
 
-/// What `send` and `get` have in common.
+/// What `send`, `get` and `sync` have in common.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Transfer {
+    /// Change nothing; print what would be copied, replaced and deleted
+    #[arg(long, short = 'n')]
+    pub(crate) dry_run: bool,
+    /// Limit the rate, by local time if wanted: 200Mbit, or '08:00,200Mbit 19:00,off', or @FILE,
+    /// which SIGHUP has read again
+    #[arg(long, value_parser = bwlimit, value_name = "LIMIT")]
+    pub(crate) bwlimit: Option<Bwlimit>,
     #[command(flatten)]
     pub(crate) existing: Existing,
     #[command(flatten)]
+    pub(crate) tree: Tree,
+    #[command(flatten)]
     pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) trust: trust::ClientTrust,
+    #[command(flatten)]
+    pub(crate) ssh: trust::Ssh,
     #[command(flatten)]
     pub(crate) through: Through,
     #[arg(
@@ -170,6 +276,8 @@ pub(crate) struct Bench {
         help = "The server: HOST, HOST:PORT or [ADDRESS]:PORT"
     )]
     pub(crate) host: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: trust::ClientTrust,
     /// Reverse the direction: the server sends
     #[arg(long)]
     pub(crate) reverse: bool,
@@ -189,7 +297,7 @@ pub(crate) struct Bench {
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchKind {
     /// Serve clients of bench run, bench rdma and profile, one at a time
-    Serve(rdma::Serve),
+    Serve(Box<rdma::Serve>),
     /// Measure a path over TCP, UDP, UDT or RDMA, from memory or files, with CPU time at both ends
     Run(Box<path::Run>),
     /// Measure RDMA write, read and send: bandwidth and latency, as perftest does
@@ -210,6 +318,9 @@ pub(crate) struct Run {
     pub(crate) write_record: bool,
     #[command(flatten)]
     pub(crate) through: Through,
+    /// Let connections of applications that do not load the library go past the gateway
+    #[arg(long, requires = "gateway")]
+    pub(crate) allow_direct: bool,
     /// Discovery UDP port; must be the same at both ends
     #[arg(long, value_name = "PORT", default_value_t = haul_socket::agent::DEFAULT_PORT)]
     pub(crate) port: u16,
@@ -249,7 +360,7 @@ pub(crate) struct GatewayCheck {
     /// Print one JSON object to stdout instead
     #[arg(long)]
     pub(crate) json: bool,
-    /// Also ask the gateways of each route whether they would accept a session, without opening one
+    /// Also ask the gateways of each route for a session, and open each kind of data channel once
     #[arg(long, conflicts_with = "json")]
     pub(crate) reach: bool,
 }
@@ -273,20 +384,20 @@ pub(crate) struct Devices {
 
 /// Gateways to go through; this process is the near end of the session.
 #[derive(Debug, Clone, ClapArgs)]
-#[command(next_help_heading = "Gateways")]
 pub(crate) struct Through {
     /// Connect through these gateways, in order (docs/gateways.md) [default port: 7400]
-    #[arg(long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
+    #[arg(help_heading = "Gateways", long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
     pub(crate) gateway: Vec<HostPort>,
     /// Alternative gateways if those fail; repeatable
-    #[arg(long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
+    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
     pub(crate) gateway_or: Vec<Way>,
     /// The key shared with the first gateway, and its name there [default name: the file name
     /// without its extension]
-    #[arg(long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
+    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
     pub(crate) gateway_key: Option<Key>,
     /// Data channels to try, in order of preference: iwarp/udt, tcp, verbs [default: as for routes]
     #[arg(
+        help_heading = "Gateways",
         long,
         requires = "gateway",
         value_name = "KIND,…",
@@ -294,16 +405,26 @@ pub(crate) struct Through {
     )]
     pub(crate) gateway_channel: Vec<ChannelKind>,
     /// Client certificate (PEM) for TLS to the first gateway
-    #[arg(long, requires_all = ["gateway", "gateway_tls_key", "gateway_tls_roots"], value_name = "FILE")]
+    #[arg(help_heading = "Gateways", long, requires_all = ["gateway", "gateway_tls_key", "gateway_tls_roots"], value_name = "FILE")]
     pub(crate) gateway_tls_certificate: Option<PathBuf>,
     /// Private key of the certificate
-    #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
+    #[arg(
+        help_heading = "Gateways",
+        long,
+        requires = "gateway_tls_certificate",
+        value_name = "FILE"
+    )]
     pub(crate) gateway_tls_key: Option<PathBuf>,
     /// Root certificates that must have issued the gateway's certificate
-    #[arg(long, requires = "gateway_tls_certificate", value_name = "FILE")]
+    #[arg(
+        help_heading = "Gateways",
+        long,
+        requires = "gateway_tls_certificate",
+        value_name = "FILE"
+    )]
     pub(crate) gateway_tls_roots: Option<PathBuf>,
     /// Session metadata for the logs and pages of the gateways; repeatable
-    #[arg(long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
+    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
     pub(crate) metadata: Vec<String>,
 }
 
@@ -370,12 +491,86 @@ pub(crate) struct Existing {
     pub(crate) recheck: bool,
 }
 
+/// Directory trees.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Tree {
+    /// When the files of a tree are durable: many together, each alone, or whenever the system
+    /// writes them
+    #[arg(
+        help_heading = "Trees",
+        long,
+        value_enum,
+        value_name = "WHEN",
+        default_value = "batch"
+    )]
+    pub(crate) durable: Durable,
+    /// Keep extended attributes
+    #[arg(help_heading = "Trees", long)]
+    pub(crate) xattrs: bool,
+    /// Keep POSIX access control lists
+    #[arg(help_heading = "Trees", long)]
+    pub(crate) acls: bool,
+    /// Keep the set-user-ID and set-group-ID bits and file capabilities, if the owner is kept
+    #[arg(help_heading = "Trees", long)]
+    pub(crate) setuid: bool,
+    /// Exit with 1 if an attribute of a file could not be kept
+    #[arg(help_heading = "Trees", long)]
+    pub(crate) strict_metadata: bool,
+    #[command(flatten)]
+    pub(crate) failed: FailedTo,
+}
+
+/// A list of the paths that failed.
+#[derive(Debug, ClapArgs)]
+pub(crate) struct FailedTo {
+    /// Write the path of each entry that failed to this file, one in a line, for --from-file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) failed_to: Option<PathBuf>,
+    /// The paths in lists of paths end in NUL, not in a line end
+    #[arg(long, short = '0')]
+    pub(crate) null: bool,
+}
+
+impl FailedTo {
+    /// Refuses `-0` without a list: an option without effect would mislead.
+    pub(crate) fn check(&self, has_list: bool) -> Result<(), Fault> {
+        if !self.null || has_list || self.failed_to.is_some() {
+            return Ok(());
+        }
+        let fault = Fault::new(Code::Usage, "-0 is about lists of paths, and there is none");
+        Err(fault.hint("leave it out"))
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Durable {
+    /// Many files together, before their names appear
+    Batch,
+    /// Each file alone, before the next
+    File,
+    /// When the system writes them: a crash of the host may lose files that were reported
+    None,
+}
+
+impl From<Durable> for haul::client::Durable {
+    fn from(durable: Durable) -> Self {
+        match durable {
+            Durable::Batch => Self::Batch,
+            Durable::File => Self::File,
+            Durable::None => Self::None,
+        }
+    }
+}
+
 /// The data channel.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Path {
-    /// TCP and UDP port of the server
-    #[arg(long, default_value_t = haul::DEFAULT_PORT, env = "HAUL_PORT")]
-    pub(crate) port: u16,
+    #[arg(
+        long,
+        env = "HAUL_PORT",
+        help = format!("TCP and UDP port of the server [default: {}]", haul::DEFAULT_PORT)
+    )]
+    pub(crate) port: Option<u16>,
     #[arg(
         long,
         value_enum,
@@ -433,10 +628,15 @@ impl From<Channel> for haul::channel::Kind {
 }
 
 impl Path {
-    pub(crate) fn client_config(&self, host: String, port: Option<u16>) -> haul::client::Config {
-        haul::client::Config {
+    pub(crate) fn client_config(
+        &self,
+        host: String,
+        port: Option<u16>,
+    ) -> Result<haul::client::Config, Fault> {
+        let control = ClientConfig::insecure()?;
+        Ok(haul::client::Config {
             host,
-            port: port.unwrap_or(self.port),
+            port: port.or(self.port).unwrap_or(haul::DEFAULT_PORT),
             channel: self.channel.unwrap_or(Channel::Udt).into(),
             streams: self.streams,
             rate_bps: self.rate,
@@ -444,8 +644,14 @@ impl Path {
             connect_timeout: self.connect_timeout.max(Duration::from_millis(1)),
             dead_after: self.peer_timeout.max(Duration::from_secs(1)),
             give_up_after: None,
+            sealed: control.verifies_server(),
+            control,
             dialer: None,
-        }
+            access: None,
+            may_fall_back: false,
+            paths: None,
+            limit: None,
+        })
     }
 }
 

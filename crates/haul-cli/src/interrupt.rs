@@ -58,9 +58,21 @@ pub(crate) fn not_ignored(signals: &[i32]) -> Vec<i32> {
 /// # Errors
 /// The system has no descriptor or no thread left.
 pub(crate) fn watch(print: impl FnOnce(Interrupt) + Send + 'static) -> Result<(), Fault> {
+    watch_some(true, print)
+}
+
+/// As [`watch`]; SIGHUP is left to the caller unless `takes_hangup`.
+///
+/// # Errors
+/// As [`watch`].
+pub(crate) fn watch_some(
+    takes_hangup: bool,
+    print: impl FnOnce(Interrupt) + Send + 'static,
+) -> Result<(), Fault> {
     let failed =
         |error: std::io::Error| Fault::new(Code::Other, format!("cannot take signals: {error}"));
-    let signals = not_ignored(&[SIGHUP, SIGINT, SIGTERM]);
+    let mut signals = not_ignored(&[SIGHUP, SIGINT, SIGTERM]);
+    signals.retain(|signal| takes_hangup || *signal != SIGHUP);
     if signals.is_empty() {
         return Ok(());
     }

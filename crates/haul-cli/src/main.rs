@@ -1,9 +1,9 @@
 //! The `haul` command: parse, resolve, run.
 //!
-//! Map: `args` what the command line may say · `quantity` and `operand` the values in it ·
-//! `command` one module for each verb · `device` RDMA devices · `interrupt` signals that end a
-//! client · `provider` the RDMA devices · `output` progress, text and JSON. Text for people goes to
-//! stderr, results go to stdout.
+//! Map: `args` what the command line may contain · `quantity`, `operand` and `timetable` the values
+//! in it · `command` one module for each verb · `device` RDMA devices · `interrupt` signals that
+//! end a client · `provider` the RDMA devices · `trust` and `place` identities and where they are ·
+//! `output` progress, text and JSON. Text for people goes to stderr, results go to stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
 
@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
+use haul::fault::Code;
 
 mod args;
 mod command;
@@ -18,20 +19,37 @@ mod device;
 mod interrupt;
 mod operand;
 mod output;
+mod place;
 mod provider;
 mod quantity;
+mod timetable;
+mod trust;
 
 fn main() -> ExitCode {
+    if std::env::args_os().len() == 1 {
+        eprint!("{}", args::FIRST_STEPS);
+        return ExitCode::from(Code::Usage.exit());
+    }
     let args = args::Args::parse();
     // What a program finds under `haul run` is what it would find without.
     if !matches!(args.command, args::Command::Run(_)) {
         haul::raise_open_file_limit();
         survive_file_size_limit();
     }
+    if holds_keys(&args.command) {
+        // A sandbox that forbids it limits dumps itself, or leaves them to the operator.
+        let _ = haul::forbid_core_dumps();
+    }
     match args.command {
         args::Command::Send(send) => command::transfer::send(send),
         args::Command::Get(get) => command::transfer::get(get),
+        args::Command::Sync(sync) => command::sync::sync(&sync),
+        args::Command::Ls(ls) => command::list::ls(&ls),
+        args::Command::Verify(verify) => command::list::verify(&verify),
         args::Command::Serve(serve) => command::serve::run(serve),
+        args::Command::Receive(receive) => command::receive::run(&receive),
+        args::Command::Key(key) => command::key::run(key),
+        args::Command::Agent(_) => command::agent::run(),
         args::Command::Bench(bench) => command::bench::run(bench),
         args::Command::Gateway(gateway) => command::gateway::run(gateway),
         args::Command::Profile(profile) => command::profile::run(&profile),
@@ -40,7 +58,18 @@ fn main() -> ExitCode {
         args::Command::Run(run) => command::run::run(run),
         args::Command::Devices(devices) => command::devices::run(devices),
         args::Command::Lab(lab) => command::lab::run(lab),
+        args::Command::Completions(completions) => command::completions::run(&completions),
+        args::Command::Man(man) => command::completions::manual(&man),
     }
+}
+
+/// Returns whether a command has private keys or codes in its memory.
+const fn holds_keys(command: &args::Command) -> bool {
+    use args::Command::{Agent, Get, Key, Ls, Receive, Send, Serve, Sync, Verify};
+    matches!(
+        command,
+        Send(_) | Get(_) | Sync(_) | Ls(_) | Verify(_) | Serve(_) | Receive(_) | Key(_) | Agent(_)
+    )
 }
 
 /// Makes a write beyond `ulimit -f` an error of one transfer (EFBIG). By default SIGXFSZ ends the

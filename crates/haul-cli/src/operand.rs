@@ -1,5 +1,5 @@
-//! Files and places as scp's users write them: `host:path`, `[address]:path`, and with a port
-//! `host:4725:path`.
+//! Files and places on the command line: `[USER@]HOST:PATH` is a host reached by ssh,
+//! `haul://HOST[:PORT]/PATH` a server, `haul:HOST:PORT` a receiver that waits with a code.
 
 use std::ffi::OsStr;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -9,50 +9,178 @@ use haul::fault::{Code, Fault};
 use haul::printable;
 use haul_report::host_port::{self, HostPort};
 
-/// A path of a server.
+/// Begins the operand of a standing server.
+const SERVER: &[u8] = b"haul://";
+/// Begins the operand of a receiver that waits with a code.
+const PAIRING: &[u8] = b"haul:";
+
+/// How a host is reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By ssh: the destination as `ssh` takes it, `[USER@]HOST` without brackets.
+    Ssh(String),
+    /// At a standing server, `haul serve`.
+    Server {
+        /// Name or address.
+        host: String,
+        /// Its port, unless it is the default one.
+        port: Option<u16>,
+    },
+    /// At `haul receive`, whose code is entered at a prompt.
+    Pairing {
+        /// Name or address.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
+}
+
+/// A path of another host.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Remote {
-    pub(crate) host: String,
-    pub(crate) port: Option<u16>,
-    /// Relative to the server's directory.
+    pub(crate) way: Way,
+    /// As the user wrote it for ssh; relative to the server's directory for a server.
     pub(crate) path: Vec<u8>,
 }
 
 impl Remote {
-    /// Reads `HOST:PATH`. A path that begins with `/` is taken from the server's directory as if
-    /// that were the root.
+    /// Parses the operand of a remote file or directory. `haul://` takes the path from the server's
+    /// directory, byte for byte, without percent-encoding.
     pub(crate) fn parse(operand: &OsStr) -> Result<Self, Fault> {
         let bytes = operand.as_bytes();
-        let wrong = || {
-            Fault::new(
-                Code::Usage,
-                format!("'{}' names no server", printable(bytes)),
-            )
-            .hint("write HOST:PATH, or [ADDRESS]:PATH for an IPv6 address")
-        };
-        if let Some(address) = bare_ipv6(bytes) {
-            return Err(Fault::new(
-                Code::Usage,
-                format!(
-                    "in '{}' it is not clear where the address ends",
-                    printable(bytes)
-                ),
-            )
-            .hint(format!("put it in brackets, as in '[{address}]:PATH'")));
+        if let Some(rest) = bytes.strip_prefix(SERVER) {
+            return server(bytes, rest);
         }
-        let (host, rest) = split_host(bytes).ok_or_else(wrong)?;
-        let host = std::str::from_utf8(host).map_err(|_| wrong())?;
-        if host.is_empty() || host.contains('/') {
-            return Err(wrong());
+        if let Some(rest) = bytes.strip_prefix(PAIRING) {
+            return pairing(bytes, rest);
         }
-        let (port, path) = split_port(rest);
-        let slashes = path.iter().take_while(|byte| **byte == b'/').count();
-        Ok(Self {
-            host: host.to_owned(),
-            port,
-            path: path[slashes..].to_vec(),
-        })
+        ssh(bytes)
     }
+
+    /// Returns the operand without its path, for messages and comparisons.
+    pub(crate) fn host(&self) -> String {
+        let authority = |host: &str| match host.contains(':') {
+            true => format!("[{host}]"),
+            false => host.to_owned(),
+        };
+        match &self.way {
+            Way::Ssh(destination) => destination.clone(),
+            Way::Server { host, port: None } => format!("haul://{}", authority(host)),
+            Way::Server {
+                host,
+                port: Some(port),
+            } => format!("haul://{}:{port}", authority(host)),
+            Way::Pairing { host, port } => format!("haul:{}:{port}", authority(host)),
+        }
+    }
+}
+
+fn usage(text: String) -> Fault {
+    Fault::new(Code::Usage, text)
+}
+
+/// Parses what follows `haul://`.
+fn server(operand: &[u8], rest: &[u8]) -> Result<Remote, Fault> {
+    let end = rest.iter().position(|byte| *byte == b'/');
+    let (authority, path) = rest.split_at(end.unwrap_or(rest.len()));
+    let (host, port) = authority_of(operand, authority)?;
+    let slashes = path.iter().take_while(|byte| **byte == b'/').count();
+    Ok(Remote {
+        way: Way::Server { host, port },
+        path: path[slashes..].to_vec(),
+    })
+}
+
+/// Parses what follows `haul:`.
+fn pairing(operand: &[u8], rest: &[u8]) -> Result<Remote, Fault> {
+    let wrong = || {
+        usage(format!(
+            "'{}' is no address of a haul receive",
+            printable(operand)
+        ))
+        .hint("write haul:HOST:PORT as haul receive prints it; the code is asked for")
+    };
+    let (host, port) = authority_of(operand, rest).map_err(|_| wrong())?;
+    Ok(Remote {
+        way: Way::Pairing {
+            host,
+            port: port.ok_or_else(wrong)?,
+        },
+        path: Vec::new(),
+    })
+}
+
+/// Parses the host and port of a `haul:` or `haul://` operand.
+fn authority_of(operand: &[u8], authority: &[u8]) -> Result<(String, Option<u16>), Fault> {
+    let shown = printable(operand);
+    let wrong = |why: &str| {
+        usage(format!("'{shown}' {why}")).hint(
+            "write haul://HOST/PATH or haul://HOST:PORT/PATH, an IPv6 address in brackets: haul://[::1]/PATH",
+        )
+    };
+    let text = std::str::from_utf8(authority).map_err(|_| wrong("has a host that is no text"))?;
+    if text.contains('@') {
+        return Err(usage(format!(
+            "'{shown}' names a user, which a haul:// server has not"
+        ))
+        .hint("leave the user out, or write USER@HOST:PATH to go by ssh"));
+    }
+    let HostPort { host, port, .. } =
+        host_port::split(text).ok_or_else(|| wrong("has no valid host"))?;
+    if host.is_empty() {
+        return Err(wrong("names no host"));
+    }
+    let port = match port {
+        None => None,
+        Some(port) => Some(host_port::port(port).ok_or_else(|| wrong("has no valid port"))?),
+    };
+    Ok((host.to_owned(), port))
+}
+
+/// Parses `[USER@]HOST:PATH`, as scp does.
+fn ssh(bytes: &[u8]) -> Result<Remote, Fault> {
+    let shown = printable(bytes);
+    let wrong = || {
+        usage(format!("'{shown}' names no host")).hint(
+            "write [USER@]HOST:PATH to go by ssh, or haul://HOST/PATH for a server of haul serve",
+        )
+    };
+    if let Some(address) = bare_ipv6(bytes) {
+        return Err(usage(format!(
+            "in '{shown}' it is not clear where the address ends"
+        ))
+        .hint(format!("put it in brackets, as in '[{address}]:PATH'")));
+    }
+    // A user name may not hold a slash or colon, so that a path with '@' is not one.
+    let at = bytes
+        .iter()
+        .take_while(|byte| !matches!(byte, b':' | b'/' | b'['))
+        .position(|byte| *byte == b'@');
+    let (user, rest) = match at {
+        Some(at) => (Some(&bytes[..at]), &bytes[at + 1..]),
+        None => (None, bytes),
+    };
+    let (host, path) = split_host(rest).ok_or_else(wrong)?;
+    let text = |part| std::str::from_utf8(part).map_err(|_| wrong());
+    let host = text(host)?;
+    if host.is_empty() || host.contains('/') || user.is_some_and(<[u8]>::is_empty) {
+        return Err(wrong());
+    }
+    let destination = match user {
+        Some(user) => format!("{}@{host}", text(user)?),
+        None => host.to_owned(),
+    };
+    // ssh would take it for an option.
+    if destination.starts_with('-') {
+        return Err(
+            usage(format!("'{shown}' names a host that begins with '-'"))
+                .hint("write ./ in front if it is a file"),
+        );
+    }
+    Ok(Remote {
+        way: Way::Ssh(destination),
+        path: path.to_vec(),
+    })
 }
 
 /// A server named alone: `host`, `host:port`, `[address]:port`.
@@ -99,44 +227,74 @@ fn split_host(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     Some((&bytes[..colon], &bytes[colon + 1..]))
 }
 
-/// A port in front of another colon, if there is one.
-fn split_port(rest: &[u8]) -> (Option<u16>, &[u8]) {
-    let Some(colon) = rest.iter().position(|byte| *byte == b':') else {
-        return (None, rest);
-    };
-    let port = std::str::from_utf8(&rest[..colon])
-        .ok()
-        .and_then(|port| port.parse().ok());
-    match port {
-        Some(port) => (Some(port), &rest[colon + 1..]),
-        None => (None, rest),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parse(text: &str) -> Option<(String, Option<u16>, String)> {
+    fn parse(text: &str) -> Option<(String, String)> {
         let remote = Remote::parse(OsStr::new(text)).ok()?;
-        Some((
-            remote.host,
-            remote.port,
-            String::from_utf8(remote.path).unwrap(),
-        ))
+        Some((remote.host(), String::from_utf8(remote.path).unwrap()))
     }
 
     #[test]
-    fn operands_are_read_as_scp_reads_them() {
-        let some = |host: &str, port, path: &str| Some((host.into(), port, path.into()));
-        assert_eq!(parse("host:dir/"), some("host", None, "dir/"));
-        assert_eq!(parse("host:"), some("host", None, ""));
-        assert_eq!(parse("host:/dir/"), some("host", None, "dir/"));
-        assert_eq!(parse("[::1]:a:b"), some("::1", None, "a:b"));
-        assert_eq!(parse("[::1]:99:b"), some("::1", Some(99), "b"));
-        assert_eq!(parse("10.0.0.1:4726:x"), some("10.0.0.1", Some(4726), "x"));
-        assert_eq!(parse("[fe80::1%eth0]:b"), some("fe80::1%eth0", None, "b"));
-        for bad in ["file", ":x", "a/b:c", "[::1]", "[::1"] {
+    fn a_host_with_a_colon_is_reached_by_ssh_as_scp_does() {
+        let some = |host: &str, path: &str| Some((host.into(), path.into()));
+        assert_eq!(parse("host:dir/"), some("host", "dir/"));
+        assert_eq!(parse("host:"), some("host", ""));
+        assert_eq!(parse("user@host:/dir/"), some("user@host", "/dir/"));
+        assert_eq!(parse("host:a@b:c"), some("host", "a@b:c"));
+        assert_eq!(parse("[::1]:a:b"), some("::1", "a:b"));
+        assert_eq!(parse("me@[::1]:b"), some("me@::1", "b"));
+        assert_eq!(parse("10.0.0.1:4726:x"), some("10.0.0.1", "4726:x"));
+        assert_eq!(parse("[fe80::1%eth0]:b"), some("fe80::1%eth0", "b"));
+        for bad in [
+            "file",
+            ":x",
+            "a/b:c",
+            "[::1]",
+            "[::1",
+            "@host:x",
+            "-oProxyCommand=id:x",
+            "a/u@h:x",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+        // Neither ssh nor the path takes part of the other.
+        let Ok(remote) = Remote::parse(OsStr::new("-u@host:x")) else {
+            return;
+        };
+        panic!("{remote:?}");
+    }
+
+    #[test]
+    fn a_url_is_a_standing_server() {
+        let some = |host: &str, path: &str| Some((host.into(), path.into()));
+        assert_eq!(parse("haul://host/dir/"), some("haul://host", "dir/"));
+        assert_eq!(parse("haul://host"), some("haul://host", ""));
+        assert_eq!(parse("haul://host//dir"), some("haul://host", "dir"));
+        assert_eq!(parse("haul://h:99/a:b%20"), some("haul://h:99", "a:b%20"));
+        assert_eq!(parse("haul://[::1]:99/b"), some("haul://[::1]:99", "b"));
+        assert_eq!(parse("haul://[::1]/b"), some("haul://[::1]", "b"));
+        for bad in [
+            "haul://",
+            "haul:///x",
+            "haul://h:0/x",
+            "haul://h:x/y",
+            "haul://u@h/x",
+        ] {
+            assert_eq!(parse(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_receiver_with_a_code_has_an_address_and_no_path() {
+        assert_eq!(
+            parse("haul:h:99"),
+            Some(("haul:h:99".into(), String::new()))
+        );
+        let six = Some(("haul:[::1]:99".into(), String::new()));
+        assert_eq!(parse("haul:[::1]:99"), six);
+        for bad in ["haul:", "haul:h", "haul:h:99/x", "haul:7-apple-river"] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

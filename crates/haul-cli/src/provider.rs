@@ -28,14 +28,12 @@ fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fa
         let text = format!("an FPDU has 512 to 65536 bytes, not {fpdu_max}");
         return Err(Fault::new(Code::Usage, text));
     }
-    let options = rnic::Options {
-        crc: wire.crc,
-        strict: wire.strict,
-        fpdu_max,
-        shards: args.shards.into(),
-        pcap: args.pcap.clone(),
-        ..default
-    };
+    let mut options = default;
+    options.crc = wire.crc;
+    options.strict = wire.strict;
+    options.fpdu_max = fpdu_max;
+    options.shards = args.shards.into();
+    options.pcap = args.pcap.clone();
     let channel = match wire.over {
         Some(Over::Tcp) => Channel::Tcp,
         Some(Over::Udt) => Channel::Udt,

@@ -196,7 +196,7 @@ fn a_gateway_that_is_told_a_second_time_to_stop_ends_at_once_and_resets_its_prog
         path.client.read_exact(&mut [0; 100]).unwrap();
         let gateway = path.gateway(side);
         gateway.signal("TERM");
-        gateway.said("finishing what there is");
+        gateway.said("draining connections");
         gateway.signal("TERM");
         assert_eq!(gateway.exit_code(), Some(130), "{side:?}");
         let told = read_on(&path.program(side));

@@ -699,10 +699,9 @@ impl Input {
 }
 
 fn param(private_data: &[u8]) -> ConnParam<'_> {
-    ConnParam {
-        private_data,
-        ..ConnParam::default()
-    }
+    let mut param = ConnParam::default();
+    param.private_data = private_data;
+    param
 }
 
 /// A transport with private data of fixed length pads it with zeros, and another may have room for

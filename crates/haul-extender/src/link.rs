@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::{
-    CompletionChannel, Context, Cq, Error, Mr, Notify, Pd, Qp, QpCapacity, QpInit, RecvWr,
-    SendFlags, SendOp, SendWr, SgeList, WcData, WcOpcode, WcStatus, WorkCompletion,
+    CompletionChannel, Context, Cq, Error, Mr, Notify, Pd, Qp, QpInit, RecvWr, SendFlags, SendOp,
+    SendWr, SgeList, WcData, WcOpcode, WcStatus, WorkCompletion,
 };
 
 /// Completions taken at a time.
@@ -81,14 +81,10 @@ impl Link {
         cq.arm(Notify::Any)?;
         let memory = Region::map(plan.bytes()).map_err(exhausted)?;
         let memory = pd.reg_mr(&memory, AccessFlags::LOCAL_WRITE)?;
-        let qp = pd.create_qp(&QpInit {
-            capacity: QpCapacity {
-                max_send_wr: depth,
-                max_recv_wr: depth,
-                ..QpCapacity::default()
-            },
-            ..QpInit::new(&cq)
-        })?;
+        let mut init = QpInit::new(&cq);
+        init.capacity.max_send_wr = depth;
+        init.capacity.max_recv_wr = depth;
+        let qp = pd.create_qp(&init)?;
         let mut link = Self {
             qp,
             cq,

@@ -144,10 +144,8 @@ fn an_application_is_reached_at_the_first_address_that_can_be_connected_to() {
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(8, None, 0).unwrap();
     let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
-    let param = ConnParam {
-        private_data: b"welcome",
-        ..ConnParam::default()
-    };
+    let mut param = ConnParam::default();
+    param.private_data = b"welcome";
     request.accept(&qp, &param).unwrap();
     assert_eq!(answer(&stream), (Kind::Accept, b"welcome".to_vec()));
 }

@@ -1,4 +1,4 @@
-//! Replies to the clients of a listener, in the protocol that the listener speaks.
+//! Replies to the clients of a listener, in the listener's protocol.
 
 use crate::refusal::meaning;
 
@@ -14,7 +14,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// Returns what a client is sent before the first byte of its destination.
+    /// Returns the reply to a client before the first byte of its destination.
     pub(crate) const fn accepted(self) -> &'static [u8] {
         match self {
             Self::None => b"",
@@ -24,7 +24,7 @@ impl Answer {
         }
     }
 
-    /// Returns what a refused client is sent; empty if the connection is reset instead. `status` is
+    /// Returns the reply to a refused client; empty if the connection is reset instead. `status` is
     /// a [`NackStatus`](haul_xsp::wire::NackStatus) code or a Linux errno.
     pub(crate) fn refused(self, status: u16) -> Vec<u8> {
         let meaning = meaning(status);

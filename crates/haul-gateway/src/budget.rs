@@ -12,13 +12,14 @@ use crate::session::Shape;
 pub struct Budget {
     /// Which sessions: "of the route to …", "that ends here", "that passes through".
     pub what: String,
-    /// Bytes that each session takes, whatever it carries.
+    /// Bytes that each session takes from its opening on.
+    pub first_bytes: u64,
+    /// The most bytes that each takes, when it uses them.
     pub bytes: u64,
     /// Further bytes for data channels: 0, for no kind takes any. Version 1 of the JSON schema
     /// has this field.
     pub channel_bytes: u64,
-    /// How many such sessions fit alone: version 1 of the JSON schema has the number twice, with
-    /// and without [`Self::channel_bytes`].
+    /// How many such sessions fit alone: with the most that each takes, and with the least.
     pub fit: [u64; 2],
 }
 
@@ -36,9 +37,9 @@ pub struct RdmaBudget {
 pub struct MemoryPlan {
     /// The configured memory, which all sessions share.
     pub memory: u64,
-    /// What each kind of session takes of it.
+    /// The share of each kind of session.
     pub sessions: Vec<Budget>,
-    /// What applications' RDMA connections take of it.
+    /// The share of applications' RDMA connections.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rdma: Option<RdmaBudget>,
     /// Beside it: for peers that have not authenticated.
@@ -53,27 +54,30 @@ impl Config {
     #[must_use]
     pub fn memory_plan(&self) -> MemoryPlan {
         let memory = self.memory.0;
-        let budget = |what: String, bytes: u64| Budget {
-            what,
-            bytes,
-            channel_bytes: 0,
-            fit: [memory / bytes.max(1); 2],
+        let budget = |what: String, shape: &Shape, is_end: bool| {
+            let (first_bytes, bytes) = (shape.first_bytes(is_end), shape.bytes(is_end));
+            Budget {
+                what,
+                first_bytes,
+                bytes,
+                channel_bytes: 0,
+                fit: [bytes, first_bytes].map(|bytes| memory / bytes.max(1)),
+            }
         };
         let mut sessions = Vec::new();
         for route in &self.routes {
             let to: Vec<String> = route.to.iter().map(ToString::to_string).collect();
             let what = format!("of the route to {}", to.join(", "));
-            let bytes = Shape::of_route(self, route).bytes(true);
-            sessions.push(budget(what, bytes));
+            sessions.push(budget(what, &Shape::of_route(self, route), true));
         }
         if self.listen.is_some() {
             let inbound = Shape::of_incoming(self);
             if self.has_exit() {
-                sessions.push(budget("that ends here".to_owned(), inbound.bytes(true)));
+                sessions.push(budget("that ends here".to_owned(), &inbound, true));
             }
             if !self.next.is_empty() {
                 let what = "that passes through".to_owned();
-                sessions.push(budget(what, inbound.bytes(false)));
+                sessions.push(budget(what, &inbound, false));
             }
         }
         let says_where = |kind| matches!(kind, ListenerKind::Socks5 | ListenerKind::Http);
@@ -101,10 +105,15 @@ impl MemoryPlan {
         let mib = |bytes: u64| bytes.div_ceil(1 << 20);
         let mut lines = Vec::new();
         for budget in &self.sessions {
-            let (what, bytes, fit) = (&budget.what, mib(budget.bytes), budget.fit[0]);
-            lines.push(format!(
-                "a session {what} takes {bytes} MiB of them; {fit} fit"
-            ));
+            let (what, first, bytes) = (&budget.what, mib(budget.first_bytes), mib(budget.bytes));
+            let [fit, fit_first] = budget.fit;
+            lines.push(match first == bytes {
+                true => format!("a session {what} takes {bytes} MiB of them; {fit} fit"),
+                false => format!(
+                    "a session {what} takes {first} MiB of them, and up to {bytes} MiB when it uses them; {fit_first} \
+                     fit, {fit} at their full size"
+                ),
+            });
         }
         if let Some(RdmaBudget { bytes, connections }) = self.rdma {
             let mib = mib(bytes);
@@ -141,12 +150,13 @@ mod tests {
     const ROUTE: &str = "[[route]]\nto = ['*']\nvia = ['192.0.2.1:7400']\n";
 
     #[test]
-    fn what_a_route_takes_is_its_ring_twice() {
+    fn a_route_takes_little_at_first_and_its_ring_twice_at_most() {
         let plain = plan(ROUTE);
         let [route] = &plain.sessions[..] else {
             panic!("{plain:?}");
         };
-        assert_eq!((route.bytes, route.fit), (128 << 20, [8, 8]));
+        assert_eq!((route.first_bytes, route.bytes), (16 << 20, 128 << 20));
+        assert_eq!(route.fit, [8, 64]);
         assert_eq!((plain.unauthenticated, plain.clients), (0, 0));
     }
 
@@ -168,8 +178,8 @@ mod tests {
         ));
         let lines = told.lines();
         let starts = [
-            "a session of the route to * takes 128 MiB of them; 8 fit",
-            "a session that ends here takes 128 MiB of them; 8 fit",
+            "a session of the route to * takes 16 MiB of them, and up to 128 MiB when it uses them; 64 fit, 8 at",
+            "a session that ends here takes 16 MiB of them, and up to 128 MiB when it uses them; 64 fit, 8 at",
             "beside them at most ",
         ];
         assert_eq!(lines.len(), starts.len(), "{lines:#?}");

@@ -1,4 +1,4 @@
-//! Who asks for a connection, and how they learn the outcome: a client of a listener, or this
+//! The requester of a connection, which receives the outcome: a client of a listener, or this
 //! process.
 
 #![expect(
@@ -11,10 +11,11 @@ use std::io;
 use std::net::TcpStream;
 
 use haul_io::stream::Stream;
-use haul_xsp::wire::{Endpoint, Metadata, NackStatus};
+use haul_xsp::Time;
+use haul_xsp::wire::{Endpoint, Metadata};
 
 use crate::answer::Answer;
-use crate::refusal::{Refusal, code};
+use crate::refusal::Refusal;
 
 /// Asks for a connection on behalf of this process.
 pub trait Caller: Send {
@@ -24,7 +25,7 @@ pub trait Caller: Send {
     /// The caller no longer wants the connection.
     fn accepted(self: Box<Self>) -> io::Result<TcpStream>;
 
-    /// Learns why there is no connection. It must not block.
+    /// Receives the reason why there is no connection. It must not block.
     fn refused(self: Box<Self>, why: &Refusal);
 
     /// Returns whether the connection is still wanted.
@@ -33,21 +34,26 @@ pub trait Caller: Send {
     }
 }
 
+/// Key of a connection's metadata: the address of its client.
+pub(crate) const CLIENT: &str = "haul.client";
+
 /// A request for a connection.
 pub(crate) struct Call {
     pub(crate) party: Party,
-    /// Names who asks, for log lines and the page.
+    /// The requester's name for log lines and the page.
     pub(crate) from: String,
     pub(crate) to: Endpoint,
     /// How the session names the destination, if differently.
     pub(crate) named: Option<Endpoint>,
-    /// What the application says about the connection.
+    /// Metadata of the application about the connection.
     pub(crate) metadata: Metadata,
+    /// When it was made.
+    pub(crate) began: Time,
     /// The request was made before, by another way, and was counted then.
     pub(crate) is_again: bool,
 }
 
-/// Who learns the outcome.
+/// The receiver of the outcome.
 pub(crate) enum Party {
     /// A client of a listener. Exactly its handshake has been read from the stream, which is reset
     /// when it is dropped.
@@ -57,8 +63,8 @@ pub(crate) enum Party {
 }
 
 impl Party {
-    /// Returns whether the connection is still wanted, as far as is known: nobody watches a
-    /// listener's clients.
+    /// Returns whether the connection is still wanted, as far as is known: clients of a listener
+    /// are not monitored.
     pub(crate) fn is_wanted(&self) -> bool {
         match self {
             Self::Client(..) => true,
@@ -92,8 +98,12 @@ impl Call {
         self.named.as_ref().unwrap_or(&self.to)
     }
 
-    pub(crate) fn refuse(self, status: NackStatus, session: Option<&str>) {
-        self.party.refuse(code(status), session);
+    /// Has the gateways on the way know the address of the client.
+    pub(crate) fn forward_client(&mut self) {
+        if matches!(self.party, Party::Client(..)) {
+            // An address is within the bounds.
+            let _ = self.metadata.set(CLIENT, &self.from);
+        }
     }
 }
 

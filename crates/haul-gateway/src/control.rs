@@ -12,6 +12,8 @@ use crate::tls::{TlsContext, explain};
 
 /// Bytes that may be queued to send before more is refused.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
+/// The congestion control of control connections.
+const CONGESTION: &str = "cubic";
 /// Small messages are joined up to this many bytes.
 const PIECE_BYTES: usize = 1_024;
 /// Bytes read and discarded after TLS has failed. A close with unread bytes is a reset, which would
@@ -19,6 +21,8 @@ const PIECE_BYTES: usize = 1_024;
 const DRAIN_BYTES_MAX: usize = 64 << 10;
 /// The first bytes of an alert (RFC 8446 §5.1); no message of ours begins with them.
 const TLS_ALERT: [u8; 2] = [21, 3];
+/// The first bytes of a response of HTTP/1 (RFC 9112 §4).
+const HTTP: &[u8] = b"HTTP/";
 /// The exporter label that binds key proofs to a connection (RFC 5705, RFC 8446 §7.5).
 const BINDING_LABEL: &[u8] = b"EXPORTER-haul-xsp";
 
@@ -46,7 +50,7 @@ impl Control {
     }
 
     /// Creates the client end of TLS. The peer's certificate must be valid for `server_name`, a
-    /// host name or an address. [`Self::is_ready`] tells when the handshake is complete.
+    /// host name or an address. [`Self::is_ready`] reports when the handshake is complete.
     ///
     /// # Errors
     /// No certificate can have that name.
@@ -72,7 +76,11 @@ impl Control {
         Ok(Self::over(stream, Some(Box::new(server.into()))))
     }
 
-    const fn over(stream: Stream, tls: Option<Box<Connection>>) -> Self {
+    fn over(stream: Stream, tls: Option<Box<Connection>>) -> Self {
+        stream.resend_evenly();
+        // Messages are few and bursty. BBR would take their rate for the path's, and pace them
+        // accordingly. If the system does not allow another control, that happens.
+        let _ = stream.set_congestion(CONGESTION);
         Self {
             stream,
             tls,
@@ -160,7 +168,7 @@ impl Control {
     }
 
     /// Whether the connection has ended because authentication failed. The client may have
-    /// completed its handshake before the server says so.
+    /// completed its handshake before the server reports the failure.
     pub(crate) const fn auth_failed(&self) -> bool {
         self.auth_failed
     }
@@ -171,7 +179,7 @@ impl Control {
         result
     }
 
-    /// Stops sending, and tells the peer. What the peer sends can still be read.
+    /// Stops sending, and notifies the peer. Data from the peer can still be read.
     pub(crate) fn finish(&mut self) {
         self.notify_close();
         self.stream.shutdown_send();
@@ -180,7 +188,7 @@ impl Control {
         self.is_finished = true;
     }
 
-    /// Tells the peer that the end is intended.
+    /// Notifies the peer that the end is intended.
     fn notify_close(&mut self) {
         if let Some(tls) = self.tls.as_mut().filter(|_| !self.is_finished) {
             tls.send_close_notify();
@@ -203,8 +211,8 @@ impl Control {
         }
     }
 
-    /// Sends what there is room for, and returns whether the queue is empty. Before the handshake
-    /// is complete, queued bytes wait.
+    /// Sends as much as the socket takes, and returns whether the queue is empty. Before the
+    /// handshake is complete, queued bytes wait.
     ///
     /// # Errors
     /// The error of the connection.
@@ -282,13 +290,22 @@ impl io::Write for Wire<'_> {
     }
 }
 
-/// A peer that answers with a TLS alert speaks nothing else.
+/// A peer that answers with a TLS alert supports only TLS. An answer of printable characters is
+/// another protocol: no message of ours begins with one.
 fn read_plain(stream: &Stream, octets: &mut [u8], has_received: &mut bool) -> io::Result<usize> {
     let count = stream.read(octets)?;
     let is_first = !std::mem::replace(has_received, true);
     if is_first && octets[..count].starts_with(&TLS_ALERT) {
         let text = "the peer speaks TLS only, and this end has no certificate";
         return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+    }
+    if let (true, Some(b' '..=b'~')) = (is_first, octets[..count].first()) {
+        let what = match octets[..count].starts_with(HTTP) {
+            true => "an HTTP server answers",
+            false => "another server answers",
+        };
+        let text = format!("no Longhaul gateway at this address: {what}");
+        return Err(io::Error::new(io::ErrorKind::Unsupported, text));
     }
     Ok(count)
 }
@@ -336,7 +353,7 @@ fn flush_tls(stream: &Stream, tls: &mut Connection) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Reads the alert that tells why the peer accepts no more.
+/// Reads the alert with the peer's reason for closing.
 fn alert(stream: &Stream, tls: &mut Connection) -> Option<io::Error> {
     while tls.read_tls(&mut Wire(stream)).is_ok_and(|count| count > 0) {
         if let Err(error) = tls.process_new_packets() {

@@ -1,4 +1,4 @@
-//! What a hostile peer or client may send, for the targets in `fuzz/`.
+//! Entry points for the targets in `fuzz/`: input of hostile peers and clients.
 
 use crate::channel::fuzzing::receive;
 use crate::config::PathRule;
@@ -36,7 +36,7 @@ pub fn tcp_channel(octets: &[u8], piece: usize) {
 /// # Panics
 /// If a rule that parses prints as one that means something else.
 pub fn operating(octets: &[u8]) {
-    crate::admin::judge(octets);
+    haul_admin::judge(octets);
     for text in String::from_utf8_lossy(octets).lines() {
         if let Ok(rule) = text.parse::<PathRule>() {
             assert_eq!(rule.to_string().parse(), Ok(rule));

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use haul_admin::server::Admin;
 use haul_extender::{Extender, RdmaListener};
 use haul_io::stream::Acceptor;
 use haul_io::tcp;
@@ -24,12 +25,14 @@ use haul_verbs::{Context, Device, cm};
 use haul_xsp::Directory;
 use haul_xsp::wire::NackStatus;
 
-use crate::admin::Admin;
+use crate::access::AccessWriter;
+use crate::admin;
 use crate::budget::MemoryPlan;
 use crate::caller::{Call, Caller, Party};
 use crate::channel::{Means, Network};
 use crate::config::{self, ChannelKind, Config, HostPort, Listen, ListenerKind, Route};
 use crate::error::StartError;
+use crate::health;
 use crate::inbound;
 use crate::listener::{Arrival, Listener, OpenError};
 use crate::log::{Level, Log};
@@ -42,7 +45,7 @@ use crate::session::{Worker, dispatch, open_session};
 use crate::shared::{Secrets, SessionCommand, Shared};
 use crate::status::Status;
 use crate::sync::lock;
-use crate::thread::Thread;
+use haul_io::thread::Thread;
 
 pub use reach::Reach;
 
@@ -78,6 +81,8 @@ pub struct Gateway {
     inbound: Option<Thread>,
     /// Opens the sessions of routes that are `ready`.
     ready: Option<Thread>,
+    /// Checks the ways of routes that have several.
+    health: Option<Thread>,
     listen: Option<SocketAddr>,
     admin: Option<Admin>,
     stopped: AtomicBool,
@@ -101,6 +106,8 @@ impl Gateway {
         let seed = haul_io::random::bytes().map_err(|error| StartError(error.to_string()))?;
         let directory = Directory::new(config.sessions, config.allowed(), seed);
         let (networks, data_listeners) = networks(&config, &device)?;
+        let access = config.access_log.as_ref().map(AccessWriter::open);
+        let access = access.transpose().map_err(StartError)?;
         let (extender, runner) = config
             .rdma
             .as_ref()
@@ -133,6 +140,7 @@ impl Gateway {
             path,
             (Worker::open, log),
         ));
+        shared.set_access(access);
         let inbound = inbound::open(&shared, acceptor, data_listeners)
             .map_err(|error| StartError(error.to_string()))?;
         let mut gateway = Self {
@@ -141,6 +149,7 @@ impl Gateway {
             extender: None,
             inbound: Some(inbound),
             ready: None,
+            health: None,
             listen,
             admin: None,
             stopped: AtomicBool::new(false),
@@ -149,8 +158,8 @@ impl Gateway {
             let thread = rdma::start(&gateway.shared, runner);
             gateway.extender = Some(thread.map_err(|error| StartError(error.to_string()))?);
         }
-        if let Some(admin) = admin {
-            gateway.admin = Some(Admin::open(&gateway.shared, &admin).map_err(StartError)?);
+        if let Some(config) = admin {
+            gateway.admin = Some(admin::open(&gateway.shared, &config).map_err(StartError)?);
         }
         for listener in listeners {
             let opened =
@@ -159,6 +168,8 @@ impl Gateway {
         }
         let ready = ready::start(&gateway.shared);
         gateway.ready = Some(ready.map_err(|error| StartError(error.to_string()))?);
+        let health = health::start(&gateway.shared);
+        gateway.health = Some(health.map_err(|error| StartError(error.to_string()))?);
         Ok(gateway)
     }
 
@@ -218,13 +229,19 @@ impl Gateway {
             .inbound
             .iter()
             .chain(&self.ready)
+            .chain(&self.health)
             .chain(&self.extender)
             .chain(self.admin.iter().map(Admin::thread));
         threads.all(Thread::is_running)
     }
 
-    /// Asks for a connection to `to`, by the route that leads there. `caller` learns the outcome on
-    /// another thread; `from` names it in log lines. Does not block.
+    /// Logs how often lines have been repeated since they were logged. Call it every few seconds.
+    pub fn flush_log(&self) {
+        self.shared.log_repeats();
+    }
+
+    /// Requests a connection to `to` by its route. `caller` receives the outcome on another thread;
+    /// `from` names it in log lines. Does not block.
     pub fn call(&self, from: &str, to: &HostPort, caller: Box<dyn Caller>) {
         let call = Call {
             party: Party::Own(caller),
@@ -232,6 +249,7 @@ impl Gateway {
             to: to.endpoint().clone(),
             named: None,
             metadata: haul_xsp::wire::Metadata::default(),
+            began: self.shared.now(),
             is_again: false,
         };
         dispatch(&self.shared, call);
@@ -313,7 +331,7 @@ impl Gateway {
     pub fn begin_drain(&mut self) {
         self.shared.drain();
         self.listeners.clear();
-        self.ready = None;
+        (self.ready, self.health) = (None, None);
         self.shared.broadcast(|| SessionCommand::Drain);
     }
 
@@ -381,7 +399,7 @@ impl Drop for Gateway {
         }
         self.listeners.clear();
         self.shared.drain();
-        self.ready = None;
+        (self.ready, self.health) = (None, None);
         self.shared.broadcast(|| SessionCommand::Abort);
         let _ = self.wait(Duration::from_secs(2));
         self.inbound = None;

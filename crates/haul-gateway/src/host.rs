@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_rdma_are_told_from_others() {
+    fn rdma_hosts_are_distinguished_from_others() {
         for text in ["192.0.2.1:80", "[2001:db8::1]:443", "host.example:1"] {
             let to = text.parse::<HostPort>().unwrap().endpoint().clone();
             let meant = by_rdma(&to).unwrap();

@@ -17,8 +17,8 @@ use crate::control::Control;
 use crate::log::Level;
 use crate::session::Worker;
 use crate::shared::{PENDING_PEERS_MAX, SessionCommand, Shared};
-use crate::thread::{Stop, Thread};
-use crate::watch::Watch;
+use haul_io::thread::{Stop, Thread};
+use haul_io::watch::Watch;
 
 use data::{Identified, PendingData};
 

@@ -5,15 +5,18 @@
 //! Contract: [`Gateway::start`] with a [`Config`] and the RDMA devices of the machine. The gateway
 //! runs until it is drained or dropped.
 //!
-//! Rooms: [`config`] the configuration, with `check` its semantic checks · `listener` where
-//! applications connect · `session` sessions, each on a thread of its own · `channel` data channels
-//! · `admin` the live page and the metrics. Under them: `shared` what all sessions share · `path`
-//! paths asked of the network · `control` control connections, plain or within TLS. Around them:
-//! `gateway` start, reload, drain · `inbound` peers' connections · `ready` routes whose sessions
-//! are kept open · `rdma` the range extender of `haul-extender` · `budget` the memory plan.
+//! Modules: [`config`] the configuration, with `check` its semantic checks · `listener` connections
+//! of applications · `session` sessions, each on a thread of its own · `channel` data channels ·
+//! `admin` the live page and the metrics. Under them: `shared` state of all sessions · `path` path
+//! requests to the network · `control` control connections, plain or within TLS · `access` the
+//! access log · `proxy` the header with the client's address for servers. Around them: `gateway`
+//! start, reload, drain · `inbound` peers' connections · `ready` routes whose sessions are kept
+//! open · `health` checks of ways, with `probe` · `rdma` the range extender of `haul-extender` ·
+//! `budget` the memory plan.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod access;
 mod admin;
 mod answer;
 mod budget;
@@ -27,11 +30,14 @@ mod error;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gateway;
+mod health;
 mod host;
 mod inbound;
 mod listener;
 mod log;
 mod path;
+mod probe;
+mod proxy;
 mod rates;
 mod rdma;
 mod ready;
@@ -41,9 +47,7 @@ mod session;
 mod shared;
 mod status;
 mod sync;
-mod thread;
 mod tls;
-mod watch;
 
 pub use budget::{Budget, MemoryPlan, RdmaBudget};
 pub use caller::Caller;

@@ -63,7 +63,7 @@ struct Entry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ClassId(usize);
 
-/// What a class has sent, for the page and the metrics.
+/// Bytes sent by a class, for the page and the metrics.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct ClassTotal {
     pub(crate) name: String,
@@ -155,7 +155,7 @@ impl Inner {
 
     fn ask(&mut self, class: usize, now: u64) -> Result<u64, u64> {
         let own = &self.classes[class];
-        // Nobody waits for a class that is held by its own limit.
+        // Other classes do not wait for a class that is held by its own limit.
         if own.own.opens_at() > now {
             return Err(own.own.opens_at());
         }

@@ -21,7 +21,7 @@ use crate::log::Level;
 use crate::refusal::Refusal;
 use crate::session::dispatch;
 use crate::shared::{SessionCommand, Shared};
-use crate::thread::Thread;
+use haul_io::thread::Thread;
 
 /// The gateway as the extender sees it.
 struct Budget(Arc<Shared>);
@@ -109,6 +109,7 @@ pub(crate) fn listen(
                     to: to.clone(),
                     named: Some(named.clone()),
                     metadata: Metadata::default(),
+                    began: own.now(),
                     is_again: false,
                 };
                 dispatch(&own, call);

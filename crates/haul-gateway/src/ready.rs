@@ -11,7 +11,7 @@ use crate::log::Level;
 use crate::session::open_route;
 use crate::shared::Shared;
 use crate::sync::lock;
-use crate::thread::{Stop, Thread};
+use haul_io::thread::{Stop, Thread};
 
 /// How often the thread looks for missing sessions, ns.
 const LOOK_NS: u64 = 1_000_000_000;

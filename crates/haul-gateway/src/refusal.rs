@@ -34,9 +34,11 @@ pub struct Refusal {
     pub cause: Cause,
     /// One line for people.
     pub text: String,
+    /// The code of a `NackStatus`, or a Linux errno.
+    status: u16,
 }
 
-/// Who or what caused a [`Refusal`].
+/// The cause of a [`Refusal`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cause {
     /// A gateway on the way is unreachable, or ended the session.
@@ -53,6 +55,8 @@ pub enum Cause {
     Unreachable,
     /// The destination does not answer.
     TimedOut,
+    /// The last gateway cannot resolve the destination's name.
+    Unresolved,
 }
 
 impl Refusal {
@@ -66,7 +70,16 @@ impl Refusal {
             _ => meaning(status).cause,
         };
         let text = session.unwrap_or_else(|| meaning(status).text).to_owned();
-        Self { cause, text }
+        Self {
+            cause,
+            text,
+            status,
+        }
+    }
+
+    /// Whether the gateways have no kind of data channel in common.
+    pub(crate) const fn is_without_channel(&self) -> bool {
+        self.status == NackStatus::NoProtocol.code()
     }
 }
 
@@ -75,8 +88,10 @@ pub(crate) const fn code(status: NackStatus) -> u16 {
     status.code()
 }
 
-/// What a refusal means.
+/// The meaning of a refusal.
 pub(crate) struct Meaning {
+    /// For counters and the access log.
+    pub(crate) name: &'static str,
     /// The SOCKS reply code.
     pub(crate) reply: u8,
     /// The HTTP status.
@@ -90,15 +105,18 @@ pub(crate) struct Meaning {
 /// Interprets a [`NackStatus`] code or a Linux errno.
 pub(crate) fn meaning(status: u16) -> Meaning {
     let (reply, http, text) = words(status);
+    let name = name(status);
     let cause = match (reply, NackStatus::from_code(status)) {
         (_, NackStatus::NotAuthenticated) => Cause::Trust,
         (_, NackStatus::TimedOut | NackStatus::Other(errno::ETIMEDOUT)) => Cause::TimedOut,
+        (_, NackStatus::CannotResolve) => Cause::Unresolved,
         (reply::NOT_ALLOWED, _) => Cause::Forbidden,
         (reply::REFUSED, _) => Cause::Refused,
         (reply::NETWORK_UNREACHABLE | reply::HOST_UNREACHABLE, _) => Cause::Unreachable,
         _ => Cause::Gateway,
     };
     Meaning {
+        name,
         reply,
         http,
         cause,
@@ -113,7 +131,7 @@ pub(crate) fn status_of(error: &io::Error) -> u16 {
         return NackStatus::Busy.code();
     }
     let number = match error.raw_os_error() {
-        // A firewall drops what this machine sends.
+        // A firewall drops packets of this machine.
         Some(EPERM) => Some(errno::EACCES),
         number => number.and_then(|number| u16::try_from(number).ok()),
     };
@@ -131,6 +149,24 @@ pub(crate) fn status_of(error: &io::Error) -> u16 {
     number.filter(has_words).unwrap_or(plain)
 }
 
+/// Returns the name of a reason in counters and the access log.
+const fn name(status: u16) -> &'static str {
+    match NackStatus::from_code(status) {
+        NackStatus::NoRoute => "no_route",
+        NackStatus::NotAuthenticated => "not_authenticated",
+        NackStatus::Forbidden | NackStatus::Other(errno::EACCES) => "forbidden",
+        NackStatus::Busy => "busy",
+        NackStatus::TimedOut | NackStatus::Other(errno::ETIMEDOUT) => "timeout",
+        NackStatus::Closing => "stopping",
+        NackStatus::CannotResolve => "unresolved",
+        NackStatus::Other(errno::ECONNREFUSED) => "refused",
+        NackStatus::CannotConnect | NackStatus::Other(errno::ENETUNREACH | errno::EHOSTUNREACH) => {
+            "unreachable"
+        }
+        _ => "gateway",
+    }
+}
+
 fn words(status: u16) -> (u8, &'static str, &'static str) {
     use reply::{FAILURE, HOST_UNREACHABLE, NETWORK_UNREACHABLE, NOT_ALLOWED, REFUSED};
     const FORBIDDEN: &str = "403 Forbidden";
@@ -139,13 +175,15 @@ fn words(status: u16) -> (u8, &'static str, &'static str) {
     const TIMEOUT: &str = "504 Gateway Timeout";
     match NackStatus::from_code(status) {
         NackStatus::NoRoute => (NETWORK_UNREACHABLE, BAD, "no route leads there"),
-        NackStatus::CannotConnect => (REFUSED, BAD, "it cannot be connected to"),
+        // The next gateway on the way, or a destination without an answer of its own.
+        NackStatus::CannotConnect => (HOST_UNREACHABLE, BAD, "it cannot be connected to"),
         NackStatus::NotAuthenticated => (FAILURE, BAD, "the gateways do not trust each other"),
         NackStatus::Forbidden => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
         NackStatus::NoProtocol => (FAILURE, BAD, "the gateways have no channel in common"),
         NackStatus::Loop => (FAILURE, BAD, "the route leads back to itself"),
         NackStatus::Busy => (FAILURE, BUSY, "a gateway has no room for it"),
         NackStatus::TimedOut => (HOST_UNREACHABLE, TIMEOUT, "no answer came in time"),
+        NackStatus::CannotResolve => (HOST_UNREACHABLE, BAD, "its name cannot be resolved"),
         NackStatus::Closing => (FAILURE, BUSY, "a gateway is being stopped"),
         NackStatus::Other(errno::EACCES) => (NOT_ALLOWED, FORBIDDEN, "a gateway does not allow it"),
         NackStatus::Other(errno::ENETUNREACH) => {
@@ -168,14 +206,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_far_end_saw_is_what_is_told_here() {
+    fn errors_of_the_far_end_are_reported_unchanged() {
         let told = |errno| meaning(status_of(&io::Error::from_raw_os_error(errno))).cause;
         assert_eq!(told(111), Cause::Refused);
         assert_eq!(told(101), Cause::Unreachable);
         assert_eq!(told(113), Cause::Unreachable);
         assert_eq!(told(110), Cause::TimedOut);
         assert_eq!(told(1), Cause::Forbidden);
-        assert_eq!(told(99), Cause::Refused);
+        assert_eq!(told(99), Cause::Unreachable);
         // A shortage at the far gateway is not the destination's fault.
         assert_eq!(told(24), Cause::Gateway);
     }

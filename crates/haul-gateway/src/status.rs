@@ -1,4 +1,4 @@
-//! What the page, the metrics and the log show of a session.
+//! The state of a session as shown by the page, the metrics and the log.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::config::ChannelKind;
 pub struct Status {
     /// Its identifier, in hexadecimal.
     pub session: String,
-    /// What this gateway is in the session.
+    /// The role of this gateway in the session.
     pub role: Role,
     /// The state of the session, or of its segment that is not open.
     pub state: String,
@@ -38,6 +38,10 @@ pub struct Status {
     pub paths: Vec<Path>,
     /// Metadata from the application.
     pub metadata: BTreeMap<String, String>,
+    /// The name of the gateway that opened it, as that gateway states it.
+    pub opener: String,
+    /// When it ends unless it is resumed, monotonic ns; `None` while it is not suspended.
+    pub ends_at_ns: Option<u64>,
 }
 
 /// A path that a session has asked for, as one gateway reports it.
@@ -53,7 +57,7 @@ pub struct Path {
     pub text: String,
 }
 
-/// What a gateway is in a session.
+/// The role of a gateway in a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -122,28 +126,44 @@ pub struct Segment {
     pub posts: usize,
     /// Packets retransmitted.
     pub resent: u64,
-    /// What limits the segment.
+    /// Packets that arrived out of order, because earlier ones were lost or overtaken.
+    pub out_of_order: u64,
+    /// The limit of the segment.
     pub limit: Limit,
 }
 
 /// Counters since the gateway was started.
-#[derive(Debug, Clone, Copy, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct Totals {
     /// Sessions opened, ended here or passed through.
     pub sessions: u64,
     /// Sessions refused, or whose peer could not authenticate.
     pub sessions_refused: u64,
+    /// Sessions that have ended because a gateway was lost, or otherwise than in order.
+    pub sessions_lost: u64,
     /// Applications' connections accepted or made.
     pub connections: u64,
     /// Applications' connections refused.
     pub connections_refused: u64,
+    /// The same by reason: `refused`, `unresolved` …
+    pub refusals: BTreeMap<&'static str, u64>,
+    /// Applications' connections reset because their session has ended.
+    pub connections_lost: u64,
     /// Configurations applied.
     pub reloads: u64,
     /// Configurations rejected.
     pub reloads_failed: u64,
 }
 
-/// What limits a direction.
+impl Totals {
+    /// Counts a refused connection.
+    pub(crate) fn refuse(&mut self, reason: &'static str) {
+        self.connections_refused += 1;
+        *self.refusals.entry(reason).or_default() += 1;
+    }
+}
+
+/// The limit of a direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Limit {
@@ -152,15 +172,15 @@ pub enum Limit {
     Idle,
     /// The sending applications: the ring has room.
     Source,
-    /// The ring: the bandwidth-delay product of the path exceeds it.
+    /// The ring: at this rate and round trip it is used whole.
     Ring,
     /// The class has used its share of the gateway's rate, or its own rate.
     Share,
-    /// The path: all reads allowed are in flight.
+    /// The path: applications have more to send than it carries.
     Path,
     /// The receiving applications: their socket buffers are full.
     Sink,
-    /// The next segment: it does not take what has arrived.
+    /// The next segment, which does not take the arrived data.
     Next,
     /// There is no data channel.
     Channel,
@@ -200,7 +220,7 @@ impl Limit {
 pub struct Connection {
     /// Its number in the session.
     pub number: u32,
-    /// Who opened it.
+    /// Its opener.
     pub from: String,
     /// Its destination.
     pub to: String,

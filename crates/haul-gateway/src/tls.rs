@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use haul_io::clock::Clock;
 use rustls::client::Resumption;
-use rustls::crypto::ring;
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::{
-    AlertDescription, CertificateError, ClientConfig, ClientConnection, RootCertStore,
-    ServerConfig, ServerConnection,
+    AlertDescription, CertificateError, ClientConfig, ClientConnection, InvalidMessage,
+    RootCertStore, ServerConfig, ServerConnection,
 };
 use webpki::{EndEntityCert, KeyUsage};
 
@@ -21,7 +21,7 @@ use crate::config::{self, KeyError, read_secret};
 /// The ALPN name, so that no other protocol's endpoint is mistaken for ours.
 const ALPN: &[u8] = b"haul-xsp";
 
-/// What [`crate::control::Control`] needs for TLS: a certificate, its key, and roots.
+/// The TLS settings of [`crate::control::Control`]: a certificate, its key, and roots.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsContext {
     client: Arc<ClientConfig>,
@@ -82,7 +82,7 @@ impl TlsContext {
             let added = store.add(root);
             added.map_err(|error| of_file(&config.roots, explain(&error)))?;
         }
-        let (store, provider) = (Arc::new(store), Arc::new(ring::default_provider()));
+        let (store, provider) = (Arc::new(store), Arc::new(aws_lc_rs::default_provider()));
         let pair = |error: rustls::Error| TlsError::Pair {
             certificate: config.certificate.clone(),
             key: config.key.clone(),
@@ -165,7 +165,7 @@ fn verify_chain(
     let roots = roots.iter().map(webpki::anchor_from_trusted_cert);
     let roots = roots.collect::<Result<Vec<_>, _>>()?;
     let now = UnixTime::since_unix_epoch(Duration::from_nanos(Clock::new().realtime_ns()));
-    let algorithms = ring::default_provider()
+    let algorithms = aws_lc_rs::default_provider()
         .signature_verification_algorithms
         .all;
     let own = EndEntityCert::try_from(own)?;
@@ -224,6 +224,10 @@ pub(crate) fn explain(error: &rustls::Error) -> String {
             Some(words) => format!("the peer refuses this gateway's certificate: it {words}"),
             None => format!("the peer ended TLS: {alert:?}"),
         },
+        rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType) => {
+            "the peer does not speak TLS: it is no Longhaul gateway, or one without a certificate"
+                .to_owned()
+        }
         rustls::Error::InvalidMessage(_) => "the peer does not speak TLS as it should".to_owned(),
         error => error.to_string(),
     }

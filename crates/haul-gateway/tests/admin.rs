@@ -23,7 +23,7 @@ use serde_json::Value;
 
 const ADMIN: &str = "[admin]\nlisten = '127.0.0.1:0'";
 
-/// Two gateways with pages, and a connection through them over which this many octets went and came
+/// Two gateways with pages, and a connection through them over which this many bytes went and came
 /// back.
 fn carrying(octets: usize) -> (Gateway, Gateway, TcpStream) {
     let (far, _) = exit_gateway(&format!("{ADMIN}\n"));
@@ -102,8 +102,8 @@ fn what_a_gateway_carries_is_counted_at_both_ends() {
 fn a_session_that_rests_is_not_pictured_again() {
     let (near, _far, _stream) = carrying(1);
     let pictured = || near.sessions()[0].at_ns;
-    // The last octets' picture is made; after that a session says something only to show that it
-    // lives, every ten seconds.
+    // The snapshot with the last bytes is made; after that a session sends only keep-alives, every
+    // ten seconds.
     let deadline = Instant::now() + Duration::from_secs(20);
     let (mut at, mut since) = (pictured(), Instant::now());
     while since.elapsed() < Duration::from_secs(2) {
@@ -116,7 +116,7 @@ fn a_session_that_rests_is_not_pictured_again() {
 }
 
 #[test]
-fn metrics_are_openmetrics_and_say_what_the_page_says() {
+fn metrics_are_openmetrics_and_agree_with_the_page() {
     let octets = 1 << 20;
     let (near, _far, _stream) = carrying(octets);
     let read = || {
@@ -262,7 +262,7 @@ fn others_than_its_own_page_are_not_answered() {
 }
 
 #[test]
-fn clients_that_say_nothing_do_not_keep_others_out_for_long() {
+fn silent_clients_do_not_keep_others_out_for_long() {
     let (gateway, _) = exit_gateway(&format!("{ADMIN}\n"));
     let address = gateway.admin_addr().unwrap();
     let silent: Vec<TcpStream> = (0..64).map(|_| connect(address)).collect();
@@ -316,6 +316,71 @@ fn the_page_shows_a_session_in_a_real_browser() {
         assert!(page.contains(wanted), "{wanted}: {page}\n{said}");
     }
     assert!(page.contains("2.10 MB in, 2.10 MB out"), "{page}");
-    // What the policy of the page forbids, or a script that fails, is told there.
+    // Violations of the page's content policy and script errors appear there.
     assert!(!said.contains("CONSOLE"), "{said}");
+    // The far page names who opened the session, and the client.
+    let (page, said) = browser::dom(far.admin_addr().unwrap()).unwrap();
+    for wanted in ["Session ends here, opened by entry", &program, "live"] {
+        assert!(page.contains(wanted), "{wanted}: {page}\n{said}");
+    }
+    assert!(!said.contains("CONSOLE"), "{said}");
+}
+
+#[test]
+fn the_page_shows_when_a_suspended_session_ends() {
+    let (far, _) = exit_gateway("");
+    let (gate, by) = common::gate::Gate::before(far.listen_addr().unwrap());
+    let route = format!("channels = ['tcp']\n[session]\nhold = 900\noutage = 900\n{ADMIN}");
+    let (near, lines) = entry_gateway(&[by], echo_server(), &route);
+    let mut stream = connect(near.listener_addrs()[0]);
+    common::echo(&mut stream, 1 << 10, 1);
+    gate.shut();
+    let ends_in = || status(&near)["sessions"][0]["ends_in_s"].as_f64();
+    wait_until("suspended", || ends_in().is_some());
+    // Also while an attempt to reach the gateway is in flight.
+    let mut before = 900.0;
+    for _ in 0..100 {
+        let ends_in = ends_in().unwrap_or_else(|| panic!("{:?}", lines.all()));
+        assert!(ends_in <= before, "{before} {ends_in}");
+        before = ends_in;
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let Some((page, said)) = browser::dom(near.admin_addr().unwrap()) else {
+        return;
+    };
+    let after = ends_in();
+    let after = after.unwrap_or_else(|| panic!("{:?}", lines.all()));
+    assert!(after < before, "{before} {after}");
+    let words = page.split("suspended, ends in ").nth(1);
+    let words = words.unwrap_or_else(|| panic!("{page}\n{said}"));
+    let words = words.split('<').next().unwrap();
+    let (minutes, seconds) = words.split_once(" min ").unwrap();
+    let seconds = seconds.strip_suffix(" s").unwrap();
+    let shown = minutes.parse::<f64>().unwrap() * 60.0 + seconds.parse::<f64>().unwrap();
+    // It is rounded up.
+    assert!(
+        (after..before + 1.0).contains(&shown),
+        "{words}: {before} {after}"
+    );
+    assert!(page.contains(">1 session suspended<"), "{page}");
+    assert!(!page.contains(">live<"), "{page}");
+    assert!(!page.contains("class=\"pill good"), "a green pill: {page}");
+}
+
+#[test]
+fn a_narrow_window_cuts_nothing_off() {
+    let (near, far, _stream) = carrying(1 << 10);
+    for gateway in [&near, &far] {
+        let address = gateway.admin_addr().unwrap();
+        let Some((cells, cut)) = browser::cut_off(address, 390, false) else {
+            return;
+        };
+        assert!(cells > 0 && cut.is_empty(), "{cells} cells; cut off: {cut}");
+    }
+    // Without the rules for narrow windows this test fails.
+    let (cells, cut) = browser::cut_off(near.admin_addr().unwrap(), 390, true).unwrap();
+    assert!(
+        cells > 0 && cut.contains("TD"),
+        "{cells} cells; cut off: {cut}"
+    );
 }

@@ -1,5 +1,5 @@
-//! Nothing passes between two gateways for a while, and nobody is told: what their programs see of
-//! it.
+//! The path between two gateways silently drops all packets for a while: its effect on their
+//! applications.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -22,8 +22,7 @@ use haul_gateway::Gateway;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
-/// Two hosts and a router between them, which may be told to pass nothing on. All of it is gone
-/// with this.
+/// Two hosts and a router between them that can drop everything. Dropping this removes all of it.
 struct Path {
     near: NetNs,
     router: NetNs,
@@ -64,7 +63,7 @@ impl Path {
         Some(path)
     }
 
-    /// Whether packets are passed on from now on. Who sends them learns nothing of it.
+    /// Sets whether packets are forwarded from now on. Senders receive no error.
     fn pass(&self, passes: bool) -> Option<()> {
         let digit = if passes { "1" } else { "0" };
         let write = || std::fs::write("/proc/sys/net/ipv4/ip_forward", digit);
@@ -104,7 +103,7 @@ fn entry_gateway(kind: &str, via: SocketAddr, to: SocketAddr) -> (Gateway, Lines
 }
 
 const OCTETS: usize = 24 << 20;
-/// Octets that have come back when nothing passes any more: far less than all that is between the
+/// Bytes that have come back when nothing passes any more: far less than all that is between the
 /// ends is missing then.
 const MARK: usize = 2 << 20;
 
@@ -141,8 +140,8 @@ fn program(listener: SocketAddr, got: &AtomicUsize, barrier: &Barrier, patience:
     })
 }
 
-/// Programs that use each kind of channel, and nothing that passes for `blackout` while they do.
-/// With signs of life every `keepalive` seconds. What the near gateways have said, by kind.
+/// Runs applications over each kind of channel, with a path failure of `blackout` meanwhile and
+/// keep-alives every `keepalive` seconds. Returns the log lines of the near gateways, by kind.
 fn black_out(blackout: Duration, keepalive: u32) -> Option<Vec<(&'static str, Lines)>> {
     let Some(path) = Path::new() else {
         println!("SKIPPED: no right to make network namespaces, or no ip(8)");
@@ -182,7 +181,7 @@ fn black_out(blackout: Duration, keepalive: u32) -> Option<Vec<(&'static str, Li
         path.pass(false).unwrap();
         let since = Instant::now();
         barrier.wait();
-        // What had come to this side still gets to the programs.
+        // Data that had arrived at this side still reaches the applications.
         std::thread::sleep(blackout / 2);
         let before = all();
         std::thread::sleep(blackout.saturating_sub(since.elapsed()));
@@ -224,7 +223,7 @@ fn a_path_that_is_gone_for_longer_than_a_peer_may_be_silent_is_taken_up_again() 
     }
 }
 
-/// Each of the programs is the first of its session, and asks for it along with that.
+/// Each connection is the first of its session, and is requested along with it.
 #[test]
 fn sessions_that_are_being_opened_when_the_path_goes_are_open_when_it_is_back() {
     let Some(path) = Path::new() else {
@@ -253,7 +252,8 @@ fn sessions_that_are_being_opened_when_the_path_goes_are_open_when_it_is_back() 
         (entries, streams)
     };
     let (_entries, streams) = path.near.run(ask).unwrap();
-    std::thread::sleep(Duration::from_secs(2));
+    // A client that waits for a new connection has an answer within three seconds.
+    std::thread::sleep(Duration::from_millis(1_500));
     path.pass(true).unwrap();
     for mut stream in streams {
         stream

@@ -1,5 +1,5 @@
-//! The page and the metrics of gateways while octets move: over a path that loses datagrams, and to
-//! a program that hardly reads.
+//! The page and the metrics of gateways while bytes move: over a path that loses datagrams, and to
+//! an application that hardly reads.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -26,11 +26,11 @@ use haul_gateway::config::ChannelKind;
 use openmetrics::Samples;
 use serde_json::Value;
 
-/// What the class of the session that sends may have.
+/// The rate of the sending session's class.
 const CLASS_RATE: &str = "40Mb/s";
 const RING: u64 = 4 << 20;
 
-/// Passes datagrams on, but for every so-manieth: the page is to show that they are sent again.
+/// Forwards datagrams, but drops every nth: the page is to show their retransmission.
 struct LossyPath {
     front: UdpSocket,
     is_over: Arc<AtomicBool>,
@@ -106,18 +106,24 @@ struct Busy {
     _path: LossyPath,
 }
 
+/// A gateway that is reached over UDP by a path that loses datagrams.
+fn far_gateway() -> (Gateway, LossyPath) {
+    let path = LossyPath::new();
+    let channel = "[[channel]]\nlisten = '127.0.0.1:0'\n";
+    let (far, _) = start(&format!(
+        "name = 'gw.site-b.example'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '4MiB'\n\
+         {channel}kind = 'iwarp/udt'\npublic = '{}'\n{channel}kind = 'tcp'\n",
+        path.address()
+    ));
+    let to = far.channel_addrs().into_iter();
+    let mut to = to.filter(|(kind, _)| *kind == ChannelKind::IwarpUdt);
+    path.lead(to.next().unwrap().1);
+    (far, path)
+}
+
 impl Busy {
     fn new() -> Self {
-        let path = LossyPath::new();
-        let channel = "[[channel]]\nlisten = '127.0.0.1:0'\n";
-        let (far, _) = start(&format!(
-            "name = 'gw.site-b.example'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '4MiB'\n\
-             {channel}kind = 'iwarp/udt'\npublic = '{}'\n{channel}kind = 'tcp'\n",
-            path.address()
-        ));
-        let to = far.channel_addrs().into_iter();
-        let mut to = to.filter(|(kind, _)| *kind == ChannelKind::IwarpUdt);
-        path.lead(to.next().unwrap().1);
+        let (far, path) = far_gateway();
         let sink = serve(|mut stream| {
             let mut octets = vec![0; 64 << 10];
             while matches!(stream.read(&mut octets), Ok(1..)) {}
@@ -145,22 +151,27 @@ impl Busy {
         }
     }
 
-    fn ask(&self, path: &str) -> String {
-        let at = self.near.admin_addr().unwrap();
-        let mut stream = connect(at);
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
-    }
-
-    /// What the near gateway shows of the segment over this kind of channel.
+    /// Returns the near gateway's state of the segment over this kind of channel.
     fn segment(&self, kind: &str) -> Option<Value> {
-        let shown: Value = serde_json::from_str(&self.ask("/api/status")).unwrap();
-        let sessions = shown["sessions"].as_array().unwrap().iter();
-        let mut segments = sessions.map(|session| session["segments"][0].clone());
-        segments.find(|segment| segment["channel"] == kind)
+        segment(&self.near, kind)
     }
+}
+
+fn ask(gateway: &Gateway, path: &str) -> String {
+    let at = gateway.admin_addr().unwrap();
+    let mut stream = connect(at);
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {at}\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+/// What a gateway shows of the segment over this kind of channel.
+fn segment(gateway: &Gateway, kind: &str) -> Option<Value> {
+    let shown: Value = serde_json::from_str(&ask(gateway, "/api/status")).unwrap();
+    let sessions = shown["sessions"].as_array().unwrap().iter();
+    let mut segments = sessions.map(|session| session["segments"][0].clone());
+    segments.find(|segment| segment["channel"] == kind)
 }
 
 impl Drop for Busy {
@@ -185,7 +196,7 @@ fn read_slowly(mut stream: TcpStream, over: &AtomicBool) {
 const ON_THE_WAY: [&str; 3] = ["path", "ring", "share"];
 
 #[test]
-fn metrics_of_a_session_that_moves_octets_show_what_it_holds_and_what_limits_it() {
+fn metrics_of_a_busy_session_show_its_memory_and_its_limit() {
     let busy = Busy::new();
     let is_of = |labels: &[(String, String)], name: &str, value: &str| {
         labels.contains(&(name.to_owned(), value.to_owned()))
@@ -211,7 +222,7 @@ fn metrics_of_a_session_that_moves_octets_show_what_it_holds_and_what_limits_it(
     let wanted =
         "a ring, a window and an arena in use, losses, a class that sends, and both limits";
     let mut is_so = || {
-        last = busy.ask("/metrics");
+        last = ask(&busy.near, "/metrics");
         let samples = openmetrics::parse(&last).unwrap_or_else(|why| panic!("{why}\n{last}"));
         let up = |name: &str| of(&samples, &format!("haul_segment_{name}"), "iwarp/udt");
         let down = |name: &str| of(&samples, &format!("haul_segment_{name}"), "tcp");
@@ -239,7 +250,7 @@ fn metrics_of_a_session_that_moves_octets_show_what_it_holds_and_what_limits_it(
     }
 }
 
-/// What stands beside this name, in each of the segments.
+/// Returns the value of this name in each of the segments.
 fn fields(page: &str, name: &str) -> Vec<String> {
     let before = format!(">{name}</dt>");
     let beside = page.split(&before).skip(1);
@@ -273,7 +284,7 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
     for wanted in [&hop, "iwarp/udt", "bulk", "20 %", "40.0 Mb/s", "is open"] {
         assert!(text.contains(wanted), "{wanted}: {text}\n{said}");
     }
-    // The one is limited on the way, the other by who receives.
+    // One is limited on the path, the other by its receiver.
     assert!(
         text.contains("Limited by the receiving applications"),
         "{text}"
@@ -285,14 +296,14 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
     ];
     let is_named = |words: &&str| text.contains(*words);
     assert!(on_the_way.iter().any(is_named), "{text}");
-    let lost = |value: &String| value.ends_with("retransmitted") && !value.starts_with('0');
+    let lost = |value: &String| value.contains(" retransmitted");
     assert!(fields(&page, "Losses").iter().any(lost), "{page}");
     for name in ["Ring", "Arena"] {
         let values = fields(&page, name);
         let is_in_use = |value: &String| value.contains(" of ") && !value.starts_with("0 B");
         assert!(values.iter().any(is_in_use), "{name}: {values:?}");
     }
-    // What is announced to a gateway that is near is acknowledged at once.
+    // A nearby gateway acknowledges announcements at once.
     let windows = fields(&page, "Window");
     assert!(
         windows.iter().any(|value| value.ends_with(" of 4.00 MiB")),
@@ -303,6 +314,22 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
         channels.contains(&"iwarp/udt, 1 connection".to_owned()),
         "{channels:?}"
     );
+    // The axes of the charts: times below, and a rate that is above the peak.
+    let axes: Vec<Vec<String>> = page
+        .split("<span class=\"y\">")
+        .skip(1)
+        .map(|rest| rest.split("</span></span>").next().unwrap_or_default())
+        .map(|marks| marks.split("</span>").map(without_tags).collect())
+        .collect();
+    assert_eq!(axes.len(), 2, "{page}");
+    for marks in &axes {
+        let [top, middle, zero] = marks.as_slice() else {
+            panic!("{axes:?}");
+        };
+        let is_rate = |mark: &String| mark.ends_with("b/s");
+        assert!(is_rate(top) && is_rate(middle) && zero == "0", "{axes:?}");
+    }
+    assert_eq!(page.matches(">60 s ago<").count(), 2, "{text}");
     let rates = text.split("↑ out ").skip(1);
     let is_rate = |rest: &str| {
         rest.split(' ')
@@ -315,4 +342,43 @@ fn the_page_shows_in_a_real_browser_what_moves_what_is_lost_and_what_limits() {
     if let Some(file) = std::env::var_os("GATEWAY_PAGE_PNG") {
         browser::picture(address, file.as_ref());
     }
+}
+
+#[test]
+fn the_page_shows_what_a_download_loses() {
+    let (far, _path) = far_gateway();
+    let source = serve(|stream| send(stream, &AtomicBool::new(false)));
+    let (near, _) = start(&format!(
+        "name = 'gw.site-a.example'\nanonymous = true\n[admin]\nlisten = '127.0.0.1:0'\n\
+         [[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\nto = '{source}'\n\
+         [[route]]\nto = ['*']\nchannels = ['iwarp/udt']\nvia = ['{}']\nring = '{RING}'\n",
+        far.listen_addr().unwrap()
+    ));
+    let down = connect(near.listener_addrs()[0]);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let over = Arc::clone(&is_over);
+    std::thread::spawn(move || read_slowly(down, &over));
+    wait_until("losses", || {
+        let shown = segment(&near, "iwarp/udt");
+        shown.is_some_and(|shown| shown["out_of_order"].as_u64() > Some(0))
+    });
+    let samples = openmetrics::parse(&ask(&near, "/metrics")).unwrap();
+    let mut metric = samples
+        .iter()
+        .filter(|((name, _), _)| name == "haul_segment_out_of_order_total");
+    assert!(metric.next().is_some_and(|(_, value)| *value > 0.0));
+    let shown = browser::dom(near.admin_addr().unwrap());
+    is_over.store(true, Ordering::Release);
+    let Some((page, said)) = shown else {
+        return;
+    };
+    let losses = fields(&page, "Losses");
+    let [losses] = losses.as_slice() else {
+        panic!("{losses:?}");
+    };
+    assert!(
+        losses.contains("in: ") && losses.ends_with(" arrived out of order"),
+        "{losses}"
+    );
+    assert!(!said.contains("CONSOLE"), "{said}");
 }

@@ -1,5 +1,4 @@
-//! Many who take much and use nothing of it: sessions that carry nothing, and clients that read
-//! nothing.
+//! Resource exhaustion: many sessions that carry nothing, and clients that read nothing.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_methods,
@@ -37,17 +36,17 @@ fn near(at: SocketAddr, server: SocketAddr) -> Gateway {
     entry_gateway(&[at], server, "channels = ['tcp']").0
 }
 
-/// Whoever connects to an address of this host comes from that address.
+/// A connection to an address of this host has that address as its source.
 const OTHER: &str = "10.9.9.9";
 
 #[test]
-fn sessions_that_carry_nothing_keep_nobody_out() {
+fn idle_sessions_keep_no_other_out() {
     let setup = format!("ip link set lo up && ip address add {OTHER}/32 dev lo");
     own_network::run_ignored("beside_idle_sessions", &setup);
 }
 
 #[test]
-#[ignore = "needs two addresses; started by sessions_that_carry_nothing_keep_nobody_out"]
+#[ignore = "needs two addresses; started by idle_sessions_keep_no_other_out"]
 fn beside_idle_sessions() {
     let server = echo_server();
     let to = server.to_string().parse().unwrap();
@@ -96,7 +95,7 @@ fn one_source_has_three_quarters_of_the_memory_and_what_carries_something_stays(
     for program in &mut used {
         echo(program, 1_000, 2);
     }
-    // Who stops using its own makes room.
+    // An idle session frees its memory.
     used.pop();
     let until = Instant::now() + PATIENCE;
     while last.connect("program", &to, PATIENCE).is_err() {
@@ -110,7 +109,7 @@ fn one_source_has_three_quarters_of_the_memory_and_what_carries_something_stays(
 /// often it is measured.
 fn time_beside(unread: usize) -> Duration {
     const LEN: usize = 5 << 20;
-    // Who asks with a 1 gets 5 MiB, others get octets without end.
+    // A request of 1 is answered with 5 MiB, others with an endless stream.
     let server = serve(|mut stream| {
         let mut asked = [0];
         if stream.read_exact(&mut asked).is_ok() {

@@ -1,4 +1,5 @@
-//! Data channels that cannot be had, or end in the middle: the next kind's turn, the same octets.
+//! Data channels that cannot be opened, or fail in the middle: fallback to the next kind, with the
+//! same bytes.
 #![allow(
     clippy::allow_attributes,
     clippy::disallowed_types,
@@ -24,7 +25,7 @@ use haul_gateway::{Cause, Gateway};
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 
-/// A gateway at which sessions end, whose data channels come in as `channels` say.
+/// A gateway at which sessions end, with the listeners of `channels`.
 fn exit(channels: &str) -> (Gateway, common::Lines) {
     start(&format!(
         "name = 'exit'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '4MiB'\n{channels}"
@@ -60,8 +61,8 @@ fn a_kind_that_cannot_be_had_gives_its_turn_to_the_next() {
 }
 
 #[test]
-fn a_kind_that_nobody_answers_gives_its_turn_to_the_next_and_a_small_request_does_not_wait() {
-    // What a firewall swallows looks the same.
+fn a_kind_without_an_answer_falls_back_to_the_next_and_a_small_request_does_not_wait() {
+    // Packets dropped by a firewall have the same effect.
     let tcp = TcpListener::bind("127.0.0.1:0").unwrap();
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let silent = [
@@ -81,7 +82,7 @@ fn a_kind_that_nobody_answers_gives_its_turn_to_the_next_and_a_small_request_doe
                 let (near, lines) = entry_gateway(&hop, echo_server(), &route);
                 let sent = pattern(1 << 10, 1);
                 assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
-                // More than goes with announcements at a time.
+                // More than goes with announcements at a time, and than the first credit.
                 let sent = pattern(60 << 10, 2);
                 assert!(exchange(connect(near.listener_addrs()[0]), sent.clone()) == sent);
                 assert!(!lines.contain("no data channel"), "{:?}", lines.all());
@@ -96,7 +97,7 @@ fn a_kind_that_nobody_answers_gives_its_turn_to_the_next_and_a_small_request_doe
 }
 
 #[test]
-fn where_no_kind_can_be_had_each_is_told_with_its_reason() {
+fn if_no_kind_works_each_is_reported_with_its_reason() {
     let nobody = Some("127.0.0.1:1".parse().unwrap());
     let (far, _) = exit(&(channel("tcp", nobody) + &channel("verbs", nobody)));
     let route = "channels = ['tcp', 'verbs', 'iwarp/udt']";
@@ -110,8 +111,8 @@ fn where_no_kind_can_be_had_each_is_told_with_its_reason() {
     }
 }
 
-/// Passes octets on to what `to` says, and cuts every connection when as many have passed as `cut`
-/// says for this one. Where it is.
+/// Forwards bytes to `to`, and cuts every connection after as many as `cut` returns for it. Returns
+/// its address.
 fn cutter(to: Arc<OnceLock<SocketAddr>>, cut: fn(usize) -> usize) -> SocketAddr {
     let count = AtomicUsize::new(0);
     common::serve(move |near| {
@@ -165,19 +166,19 @@ fn a_transfer_goes_on_where_its_channel_was_cut() {
     }
 }
 
-/// Octets that pass through tunnels before they are cut, and how often they are.
+/// Bytes that pass through tunnels before they are cut, and how often they are.
 const CUT_AFTER: usize = 4 << 20;
 const CUTS: usize = 2;
 
-/// How often tunnels through which so many octets have passed have been cut.
+/// How often tunnels through which so many bytes have passed have been cut.
 fn cuts(passed: &AtomicUsize) -> usize {
     (passed.load(Ordering::SeqCst) / CUT_AFTER).min(CUTS)
 }
 
-/// Passes the datagrams that come to a port on to another. When it is cut nobody is there until
-/// `noticed` says that so many cuts have been noticed, as the kernel tells who sends then. An end
-/// whose packets are all lost sends when its timer expires, and that may be longer than any fixed
-/// time. Afterwards all come from other ports. It is there as long as the test.
+/// Forwards the datagrams of one port to another. After a cut the port is closed until `noticed`
+/// counts so many cuts, because the kernel reports the closed port to senders. An end whose packets
+/// are all lost sends when its timer expires, and that may be longer than any fixed time.
+/// Afterwards all come from other ports. It is there as long as the test.
 fn tunnel(
     from: SocketAddr,
     to: SocketAddr,
@@ -220,7 +221,7 @@ fn pass_datagrams(from: SocketAddr, to: SocketAddr, passed: &AtomicUsize) {
                 });
                 back
             });
-            // What is lost is sent again.
+            // Lost data is retransmitted.
             let _ = back.send(octets);
         });
     });
@@ -233,7 +234,8 @@ fn socket(at: SocketAddr) -> UdpSocket {
     socket
 }
 
-/// In a network of the test's own, whose ports nobody else takes; whether there is one.
+/// Runs in a network namespace of its own, whose ports no other process takes; returns whether one
+/// exists.
 fn in_own_network(test: impl FnOnce() + Send) -> bool {
     let Ok(network) = NetNs::new() else {
         println!("SKIPPED: no right to make a network namespace");

@@ -1,4 +1,4 @@
-//! What goes wrong on the way, and what programs see of it.
+//! Failures on the path, and their effect on applications.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -50,7 +50,7 @@ fn a_session_whose_control_connection_breaks_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_reader_that_does_not_read_holds_up_nobody_else() {
+fn a_reader_that_does_not_read_delays_no_other() {
     let (far, _) = exit_gateway("");
     let (near, _) = entry_gateway(&[far.listen_addr().unwrap()], echo_server(), "");
     let listener = near.listener_addrs()[0];
@@ -80,8 +80,8 @@ const HALF_OPEN_PAGE: usize = 20;
 /// Most rounds of junk.
 const ROUNDS: u64 = 400;
 
-/// What is sent to a port: junk, connections that end at once, and connections that stay and say
-/// nothing, or only the beginning of something.
+/// Attacks on a port: junk, connections that end at once, and connections that stay and send
+/// nothing, or only the beginning of a message.
 fn pester(to: SocketAddr, round: u64, half_open: &mut VecDeque<TcpStream>) {
     let soon = Duration::from_secs(1);
     let connect = || TcpStream::connect_timeout(&to, soon);
@@ -127,7 +127,7 @@ struct Attack {
 }
 
 impl Attack {
-    /// Each port with the half-open connections that are to be there: none where nobody takes TCP.
+    /// Each port with its expected half-open connections: none without a TCP listener.
     fn new(ports: Vec<(SocketAddr, usize)>) -> Self {
         let (is_over, is_full) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
         let (over, full) = (Arc::clone(&is_over), Arc::clone(&is_full));
@@ -137,8 +137,8 @@ impl Attack {
             half_open.resize_with(ports.len(), VecDeque::new);
             for round in 0..ROUNDS {
                 for ((port, most), half_open) in ports.iter().zip(&mut half_open) {
-                    // What a page does not take would fill the kernel's queue, and at the control
-                    // port, the first, none is to leave by itself.
+                    // Connections that the page does not accept would fill the kernel's queue; at
+                    // the control port, the first, none may end by itself.
                     let stays = *most == HALF_OPEN_PAGE || *port == ports[0].0;
                     if !stays || half_open.len() < *most {
                         pester(*port, round, half_open);
@@ -157,7 +157,7 @@ impl Attack {
                     return;
                 }
             }
-            // What is half open stays so until the end.
+            // Half-open connections stay so until the end.
             while !over.load(Ordering::Acquire) {
                 std::thread::sleep(Duration::from_millis(5));
             }
@@ -198,8 +198,8 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     let (far, far_lines) = exit_gateway(admin);
     let (gate, gated) = Gate::before(far.listen_addr().unwrap());
     let server = echo_server();
-    // Whoever gets through a listener that forwards has a connection, and the half-open ones are to
-    // be of another session.
+    // A client of a forwarding listener gets a connection, and the half-open ones are to be of
+    // another session.
     let (forwards, other) = (listeners(server), echo_server());
     let via = far.listen_addr().unwrap();
     let (near, near_lines) = start(&format!(
@@ -234,11 +234,11 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     wait_until("more half-open ones than the limit", || {
         attack.is_full.load(Ordering::Acquire)
     });
-    // A suspended session is resumed, and octets go through it.
+    // A suspended session is resumed, and bytes go through it.
     let begin = Instant::now();
     gate.cut();
     near_lines.wait_for(&["goes on"]);
-    // Those that say nothing may stay for ten seconds, and nobody waits for their end.
+    // Silent connections may stay for ten seconds, and the test does not wait for their end.
     let taken = begin.elapsed();
     assert!(taken < Duration::from_secs(6), "{taken:?}");
     let small = pattern(1 << 20, 4);
@@ -261,7 +261,7 @@ fn junk_and_half_open_connections_at_every_port_disturb_nothing() {
     assert!(got == sent, "{:?} {:?}", near_lines.all(), far_lines.all());
 }
 
-/// Sends octets and takes as many back.
+/// Sends bytes and takes as many back.
 fn exchange_part(stream: &mut TcpStream, octets: &[u8]) -> Vec<u8> {
     let mut got = vec![0; octets.len()];
     let mut writer = stream.try_clone().unwrap();

@@ -1,5 +1,5 @@
 //! Handshakes with good cookies, thousands a second from one source, at the data ports of a
-//! gateway: whoever is there already, or comes from elsewhere, is served.
+//! gateway: existing peers, and peers from other sources, are served.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -23,14 +23,15 @@ use haul_gateway::config::ChannelKind;
 const PORTS: usize = 500;
 /// Handshakes in a millisecond.
 const A_MS: u32 = 12;
-/// What one source has at most: at once, and in a second.
+/// The limits of one source: at once, and in a second.
 const SOURCE_BURST: u64 = 256;
 const SOURCE_RATE: u64 = 256;
 /// Steps of a handshake, as libudt has them on the wire.
 const INDUCTION: u32 = 1;
 const CONCLUSION: u32 = u32::MAX;
 
-/// One who has a cookie for each of its ports and then asks for connections, each time another one.
+/// An attacker with a valid cookie for each of its ports, which requests a different connection
+/// each time.
 struct Flood {
     is_over: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -40,8 +41,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Returns when the flood has gone on for a moment. It comes from an address that nobody else
-    /// has here.
+    /// Returns when the flood has gone on for a moment. It comes from an address of its own.
     fn start(at: SocketAddr, kind: u32) -> Self {
         let sockets: Vec<(UdpSocket, u32)> = (0..PORTS)
             .map(|_| {

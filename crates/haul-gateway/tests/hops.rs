@@ -22,8 +22,8 @@ fn key(path: &Path, digits: &str) -> String {
     format!("[[key]]\nname = 'k'\nfile = '{}'\n", path.display())
 }
 
-/// What a program hears that asks for a connection through two gateways, and the line of the near
-/// end's log that says so.
+/// Returns the error that an application receives for a connection through two gateways, and the
+/// near gateway's log line.
 fn refused(first: &str, second: &str) -> (Refusal, [SocketAddr; 2], String) {
     let member = |more: &str| {
         start(&format!(
@@ -45,7 +45,7 @@ fn refused(first: &str, second: &str) -> (Refusal, [SocketAddr; 2], String) {
 }
 
 #[test]
-fn gateways_with_different_keys_are_told_from_a_near_end_without_a_key() {
+fn different_keys_of_gateways_are_distinguished_from_a_missing_key() {
     let folder = tempfile::tempdir().unwrap();
     let one = key(&folder.path().join("one"), "5a");
     let another = key(&folder.path().join("another"), "a5");

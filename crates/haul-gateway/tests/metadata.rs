@@ -1,4 +1,4 @@
-//! What applications say about sessions and connections, as the gateways on the way show it.
+//! Metadata of sessions and connections, as shown by the gateways on the way.
 #![expect(
     clippy::unwrap_used,
     clippy::disallowed_types,
@@ -61,7 +61,7 @@ fn tunnel(near: &Gateway, to: SocketAddr, fields: &str) -> TcpStream {
 }
 
 #[test]
-fn what_a_client_and_a_route_say_is_seen_at_every_gateway() {
+fn metadata_of_clients_and_routes_is_seen_at_every_gateway() {
     let gateways = three("metadata = { site = 'north <b>' }");
     let server = echo_server();
     let fields = "Haul-Metadata: job=17\r\nHaul-Metadata: note=a\tb\r\n";
@@ -103,7 +103,7 @@ fn what_a_client_and_a_route_say_is_seen_at_every_gateway() {
 }
 
 #[test]
-fn a_client_whose_metadata_is_wrong_is_told_so() {
+fn a_client_with_wrong_metadata_gets_an_error() {
     let [(near, _), ..] = three("");
     let listener = near.listener_addrs()[0];
     for (field, why) in [

@@ -7,8 +7,8 @@ use std::path::Path;
 use common::{connect, echo_server, exchange, pattern, start, wait_until};
 use haul_gateway::{Config, Gateway};
 
-/// A program for [path] that writes what it is asked to `log`, and says `up` or `down` once `gate`
-/// is there.
+/// A program for [path] that writes its requests to `log`, and prints `up` or `down` once `gate`
+/// exists.
 fn back_end(log: &Path, gate: &Path) -> String {
     let script = format!(
         "cat >> {log}; echo >> {log}; echo pending patience; while [ ! -e {gate} ]; do sleep 0.05; done; \
@@ -88,7 +88,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
     assert!(near.drain(std::time::Duration::from_secs(30)));
     wait_until("no session in the middle", || middle.sessions().is_empty());
     let asked = |name: &str| std::fs::read_to_string(file(name)).unwrap();
-    // What was drained has taken its path down before it said so.
+    // A drained session has taken its path down before it ended.
     let (create, delete) = (
         asked("near"),
         asked("near").lines().nth(1).unwrap_or_default().to_owned(),
@@ -121,7 +121,7 @@ fn a_route_s_path_is_asked_for_along_the_way_and_taken_down_with_its_session() {
 }
 
 #[test]
-fn a_back_end_that_cannot_be_asked_is_told_at_the_start() {
+fn an_unusable_back_end_is_reported_at_the_start() {
     let start = |path: &str| {
         let config = Config::parse(&format!("name = 'x'\n[path]\n{path}")).unwrap();
         let lines = common::Lines::default();
@@ -130,5 +130,4 @@ fn a_back_end_that_cannot_be_asked_is_told_at_the_start() {
             .to_string()
     };
     assert!(start("kind = 'exec'\nprogram = []").contains("no program"));
-    assert!(start("kind = 'http'\nurl = 'gopher://x'").contains("http://"));
 }

@@ -1,5 +1,5 @@
-//! RDMA connections of applications, ended at gateways and taken on from there. The device is the
-//! software provider's; tests/guest has the same with the kernel's `rdma_rxe`.
+//! RDMA connections of applications, terminated at gateways and relayed from there. The device is
+//! the software provider's; tests/guest has the same with the kernel's `rdma_rxe`.
 
 #![expect(
     clippy::unwrap_used,
@@ -29,14 +29,14 @@ use haul_verbs::{
 };
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
-/// Octets of the longest message that the gateways take.
+/// Bytes of the longest message that the gateways take.
 const MESSAGE: usize = 64 << 10;
 /// Memory that is left at the near and at the far gateway when connections have ended: the session
 /// itself stays, with its ring and its arena.
 const LEFT: (u64, u64) = ((1 << 30) - (8 << 20), (1 << 30) - (16 << 20));
 /// Receives that an application posts.
 const POSTED: usize = 16;
-/// What its sends are called.
+/// The work-request identifier of its sends.
 const SEND: u64 = 99;
 
 /// An application's end, with its queue pair and room for messages.
@@ -129,7 +129,7 @@ impl Server {
         }
     }
 
-    /// Answers the next request by `answer`, and says what came with it.
+    /// Answers the next request by `answer`, and returns its private data.
     fn accept(&self, answer: &[u8]) -> (App, Vec<u8>) {
         let CmEvent::ConnectRequest(request) = self.event() else {
             panic!("no request");
@@ -152,10 +152,9 @@ fn open() -> Context {
 }
 
 fn param(private_data: &[u8]) -> ConnParam<'_> {
-    ConnParam {
-        private_data,
-        ..ConnParam::default()
-    }
+    let mut param = ConnParam::default();
+    param.private_data = private_data;
+    param
 }
 
 /// Asks for a connection; what comes of it is an event.
@@ -167,7 +166,7 @@ fn connect(to: SocketAddr, request: &[u8]) -> App {
     app
 }
 
-/// What a far gateway at `listen` is.
+/// The configuration of a far gateway at `listen`.
 fn far_config(listen: &str, more: &str) -> String {
     format!(
         "name = 'exit'\nlisten = '{listen}'\nanonymous = true\nring = '8MiB'\nexit = ['127.0.0.0/8']\n\
@@ -177,7 +176,7 @@ fn far_config(listen: &str, more: &str) -> String {
 
 const LISTENER: &str = "[[listener]]\nkind = 'rdma'\nlisten = '127.0.0.1:0'\n";
 
-/// What a near gateway with a listener to `to` over `via` is.
+/// The configuration of a near gateway with a listener to `to` over `via`.
 fn near_config(to: SocketAddr, via: SocketAddr, more: &str) -> String {
     format!(
         "name = 'entry'\nanonymous = true\n[rdma]\ndevice = 'any'\n{more}\n{LISTENER}to = '{to}'\n\
@@ -282,7 +281,7 @@ struct Process {
     at: SocketAddr,
 }
 
-/// Where that process listens is told by the environment, and told back by the line that begins so.
+/// The environment sets that process's address; it prints the address after this prefix.
 const LISTEN: &str = "HAUL_TEST_FAR_GATEWAY";
 const LISTENS: &str = "listens at ";
 
@@ -474,7 +473,7 @@ fn what_was_sent_before_the_end_arrives_and_memory_comes_back() {
     }
 }
 
-/// Over iWARP nobody says that he is not ready: applications count.
+/// iWARP has no RNR NAK: applications count their receives.
 #[test]
 fn an_application_that_counts_may_have_as_many_messages_under_way_as_it_counts() {
     let server = Server::new();
@@ -527,7 +526,7 @@ fn what_was_sent_before_the_end_arrives_though_the_other_end_is_sending() {
 }
 
 #[test]
-fn who_is_not_wanted_is_told() {
+fn an_unwanted_client_gets_an_error() {
     let server = Server::new();
     let path = Path::to(&server);
     let client = connect(path.listener(), b"let me in");
@@ -546,7 +545,7 @@ fn who_is_not_wanted_is_told() {
 fn what_cannot_be_reached_is_rejected() {
     let server = Server::new();
     let to = server.listener.local_addr();
-    // Not on the list; nobody there; on the list of those that are reached by TCP.
+    // Not on the list; without a listener; on the list of destinations by TCP.
     let nobody: SocketAddr = "127.0.0.1:9".parse().unwrap();
     for (to, exit) in [
         ("192.0.2.1:7".parse().unwrap(), "exit = ['127.0.0.0/8']"),

@@ -58,7 +58,7 @@ fn a_transfer_goes_on_while_its_route_and_its_listener_go() {
         TcpStream::connect(before).is_err(),
         "its listener is closed"
     );
-    // What is new takes the new route, in a session of its own.
+    // New connections take the new route, in a session of their own.
     let fresh = pattern(100_000, 9);
     assert!(exchange(connect(near.listener(0)), fresh.clone()) == fresh);
     assert_eq!(near.gateway.sessions().len(), 2);
@@ -261,10 +261,14 @@ fn wait_for_loss(near: &Gateway) {
 }
 
 /// A connection through a session that is suspended for lack of a control connection.
-fn suspended(door_at: &str) -> (Filed, Gateway, Gate, TcpStream, String) {
+fn suspended(listener_at: &str) -> (Filed, Gateway, Gate, TcpStream, String) {
     let (far, _) = exit_gateway("");
     let (gate, via) = Gate::before(far.listen_addr().unwrap());
-    let config = entry(&listener(door_at, echo_server()), via, "channels = ['tcp']");
+    let config = entry(
+        &listener(listener_at, echo_server()),
+        via,
+        "channels = ['tcp']",
+    );
     let near = Filed::start(&config);
     let mut stream = connect(near.listener(0));
     echo(&mut stream, 1_000, 1);

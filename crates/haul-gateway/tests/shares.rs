@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use common::{connect, exit_gateway, serve, start, wait_until};
 use haul_gateway::Gateway;
 
-/// Octets that connections have brought.
+/// Bytes that connections have brought.
 #[derive(Clone, Default)]
 struct Count(Arc<AtomicU64>);
 
@@ -72,7 +72,7 @@ fn classes_that_flood_have_their_shares_of_the_rate() {
         wait_until("both to flow", || {
             rest_count.get() > 0 && bulk_count.get() > 0
         });
-        // What both had before they met does not count.
+        // Bytes before both were active do not count.
         std::thread::sleep(Duration::from_millis(300));
         let (begin, before) = (Instant::now(), (rest_count.get(), bulk_count.get()));
         wait_until("octets", || rest_count.get() - before.0 > 6_000_000);

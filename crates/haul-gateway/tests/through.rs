@@ -1,4 +1,4 @@
-//! Programs' connections through gateways, as their programs see them.
+//! Connections through gateways, as applications see them.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{
 };
 
 #[test]
-fn octets_come_back_whole_over_each_kind_of_channel() {
+fn bytes_come_back_unchanged_over_each_kind_of_channel() {
     for kind in KINDS {
         for mode in ["pull", "push"] {
             let (far, far_lines) = exit_gateway("");
@@ -112,7 +112,7 @@ fn a_reset_of_the_server_reaches_the_client_behind_what_came_before_it() {
     let server = common::serve(|mut stream| {
         stream.write_all(b"before").unwrap();
         let mut octets = [0; 16];
-        // What is unread when it is closed makes it a reset.
+        // Closing with unread data resets the connection.
         let _ = stream.peek(&mut octets).unwrap();
     });
     let (far, _) = exit_gateway("");
@@ -131,7 +131,7 @@ fn a_reset_of_the_server_reaches_the_client_behind_what_came_before_it() {
 }
 
 #[test]
-fn where_it_may_not_go_or_nobody_answers_the_client_is_reset() {
+fn a_client_with_a_forbidden_or_silent_destination_is_reset() {
     let (far, _) = exit_gateway("");
     let nobody = "127.0.0.1:1".parse().unwrap();
     let forbidden = "192.0.2.1:80".parse().unwrap();

@@ -115,10 +115,13 @@ impl Cq {
         channel: Option<Arc<CompletionChannel>>,
         token: u64,
     ) -> Result<Self> {
-        let max = context.description.attributes.max_cqe;
-        if entries == 0 || entries > max {
-            return Err(Error::Invalid("no or too many entries"));
-        }
+        let max = context
+            .description
+            .attributes
+            .max_cqe
+            .min(c_int::MAX.unsigned_abs());
+        Error::at_least("entries", entries.into(), 1)?;
+        Error::at_most("entries", entries.into(), max.into())?;
         // SAFETY: the context is open.
         let ops = unsafe { &(*context.raw.ptr()).ops };
         let (Some(poll), Some(arm)) = (ops.poll_cq, ops.req_notify_cq) else {
@@ -137,9 +140,9 @@ impl Cq {
             Events::Own(channel) => channel.raw,
             Events::Application(channel) => channel.raw,
         };
-        let entries =
-            c_int::try_from(entries).map_err(|_| Error::Invalid("no or too many entries"))?;
-        let token = usize::try_from(token).map_err(|_| Error::Invalid("the token"))?;
+        let entries = c_int::try_from(entries).unwrap_or(c_int::MAX);
+        Error::at_most("token", token, usize::MAX as u64)?;
+        let token = usize::try_from(token).unwrap_or(usize::MAX);
         // SAFETY: context and channel live as long as the queue, which holds them; the token is no
         // pointer to anybody.
         let cq = unsafe {
@@ -271,16 +274,10 @@ fn convert(from: &verbs::Wc) -> WorkCompletion {
     } else {
         WcData::None
     };
-    WorkCompletion {
-        wr_id: from.wr_id,
-        status: status(from.status),
-        opcode: opcode(from.opcode),
-        byte_len: from.byte_len,
-        qp_num: from.qp_num,
-        data,
-        vendor_err: from.vendor_err,
-        src: None,
-    }
+    let (status, opcode) = (status(from.status), opcode(from.opcode));
+    let mut wc = WorkCompletion::new(from.wr_id, status, opcode, from.qp_num);
+    (wc.byte_len, wc.vendor_err, wc.data) = (from.byte_len, from.vendor_err, data);
+    wc
 }
 
 /// `enum ibv_wc_status`, in its order. What reliable connections never report is a general error.

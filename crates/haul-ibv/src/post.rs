@@ -56,15 +56,10 @@ fn send_chunk<const N: usize>(
         if number != 0 {
             let posted = before + index_of(first, bad, len);
             let error = refusal(number, "send queue");
-            return Err(PostError { posted, error });
+            return Err(PostError::new(posted, error));
         }
     }
-    refused.map_or(Ok(()), |error| {
-        Err(PostError {
-            posted: before + len,
-            error,
-        })
-    })
+    refused.map_or(Ok(()), |error| Err(PostError::new(before + len, error)))
 }
 
 /// As [`sends`].
@@ -107,7 +102,7 @@ fn recv_chunk<const N: usize>(
     if number != 0 {
         let posted = before + index_of(first, bad, requests.len());
         let error = refusal(number, "receive queue");
-        return Err(PostError { posted, error });
+        return Err(PostError::new(posted, error));
     }
     Ok(())
 }
@@ -165,9 +160,10 @@ fn refusal(number: c_int, queue: &'static str) -> Error {
     let source = std::io::Error::from_raw_os_error(number.abs());
     match source.kind() {
         std::io::ErrorKind::OutOfMemory => Error::Full(queue),
-        std::io::ErrorKind::InvalidInput => {
-            Error::Invalid("more pieces or inline data than there is room for, or a wrong state")
-        }
+        std::io::ErrorKind::InvalidInput => Error::Invalid(
+            "the device refuses the request: more pieces or inline data than Qp::capacity has, \
+                 or a wrong state",
+        ),
         _ => Error::Os {
             what: "ibv_post",
             source,
@@ -208,13 +204,14 @@ fn send(
     match request.data {
         Data::Sges(list) => send.num_sge = copy(&list, pieces),
         Data::Inline(_) if request.op.is_read_or_atomic() => {
-            return Err(Error::Invalid("inline data of a read or atomic"));
+            return Err(Error::Invalid("a Read or atomic has inline data"));
         }
         Data::Inline(bytes) => {
+            let len = bytes.len() as u64;
+            Error::at_most("the length of inline data", len, u32::MAX.into())?;
             pieces[0] = verbs::Sge {
                 addr: bytes.as_ptr().expose_provenance() as u64,
-                length: u32::try_from(bytes.len())
-                    .map_err(|_| Error::Invalid("more inline data than there is room for"))?,
+                length: u32::try_from(bytes.len()).unwrap_or(u32::MAX),
                 lkey: 0,
             };
             send.num_sge = 1;
@@ -373,10 +370,8 @@ mod tests {
     fn inline_data_is_not_for_reads() {
         let read = SendOp::RdmaRead(Remote::default());
         let request = SendWr::new(1, read, SgeList::EMPTY);
-        let inline = SendWr {
-            data: Data::Inline(b"x"),
-            ..request
-        };
+        let mut inline = request;
+        inline.data = Data::Inline(b"x");
         let caps = DeviceCaps::all();
         assert!(send(&request, caps, &mut NO_PIECES.clone()).is_ok());
         assert!(send(&inline, caps, &mut NO_PIECES.clone()).is_err());

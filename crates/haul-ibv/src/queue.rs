@@ -198,10 +198,7 @@ impl Qp {
     /// The first failure is the cause, what follows its consequences.
     pub(crate) fn set_failure(&self, blame: Blame, reason: impl FnOnce() -> String) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.get_or_insert_with(|| Failure {
-            blame,
-            reason: reason(),
-        });
+        failure.get_or_insert_with(|| Failure::new(blame, reason()));
     }
 
     /// # Errors
@@ -343,13 +340,13 @@ fn init_attr(
 }
 
 fn capacity(cap: &QpCap) -> QpCapacity {
-    QpCapacity {
-        max_send_wr: cap.max_send_wr,
-        max_recv_wr: cap.max_recv_wr,
-        max_send_sge: cap.max_send_sge,
-        max_recv_sge: cap.max_recv_sge,
-        max_inline: cap.max_inline_data,
-    }
+    let mut capacity = QpCapacity::default();
+    capacity.max_send_wr = cap.max_send_wr;
+    capacity.max_recv_wr = cap.max_recv_wr;
+    capacity.max_send_sge = cap.max_send_sge;
+    capacity.max_recv_sge = cap.max_recv_sge;
+    capacity.max_inline = cap.max_inline_data;
+    capacity
 }
 
 /// 24 bits that the previous queue pair of this number did not use: what is still in flight from it
@@ -390,10 +387,8 @@ pub(crate) fn probe_inline(context: &Context) -> u32 {
         most = [1024, 512, 256, 128, 64]
             .into_iter()
             .find_map(|max_inline| {
-                let capacity = QpCapacity {
-                    max_inline,
-                    ..QpCapacity::default()
-                };
+                let mut capacity = QpCapacity::default();
+                capacity.max_inline = max_inline;
                 let mut attr = init_attr(cq.ptr(), cq.ptr(), null.cast(), capacity);
                 // SAFETY: domain and queue live.
                 let qp = unsafe { (verbs.ibv_create_qp)(pd.ptr(), &raw mut attr) };
@@ -484,7 +479,8 @@ impl Srq {
         let post = ops
             .post_srq_recv
             .ok_or(Error::Unsupported("a shared receive queue"))?;
-        let token = usize::try_from(init.token).map_err(|_| Error::Invalid("the token"))?;
+        Error::at_most("token", init.token, usize::MAX as u64)?;
+        let token = usize::try_from(init.token).unwrap_or(usize::MAX);
         let mut attr = verbs::SrqInitAttr {
             srq_context: std::ptr::without_provenance_mut(token),
             attr: verbs::SrqAttr {

@@ -1,10 +1,10 @@
-//! What a gateway's edge costs by each way that Linux has: `edge_copies [MIB [ROUNDS]]` moves MIB
-//! (4096) through loopback TCP by each, in turns, ROUNDS (5) times, and prints the median of the
-//! processor time of the thread that has the edge, user and system, seconds for 10^9 bytes, with
-//! the least and the most.
+//! Measures the cost of a gateway's edge by each method of Linux: `edge_copies [MIB [ROUNDS]]`
+//! moves MIB (4096) through loopback TCP by each, in turns, ROUNDS (5) times, and prints the median
+//! of the processor time of the thread that has the edge, user and system, seconds for 10^9 bytes,
+//! with the least and the most.
 //!
 //! The slab is a ring of 64 MiB in user memory, which must have the bytes: a checksum is computed
-//! over it, a device reads it. `in`: a program's octets come into it. `out`: they leave it for a
+//! over it, a device reads it. `in`: a program's bytes come into it. `out`: they leave it for a
 //! program. `through`: both, in one thread; by splice they never are in user memory. The program's
 //! side costs as little as it can: it sends pages that the kernel has (sendfile) and drops what
 //! comes (`MSG_TRUNC`), but for the lines about places within a page, where both ends copy.
@@ -229,7 +229,7 @@ fn blocking(
     }
 }
 
-/// What it takes this thread, seconds for 10^9 bytes.
+/// Processor time of this thread, seconds for 10^9 bytes.
 fn work(
     way: Way,
     bytes: u64,
@@ -248,7 +248,7 @@ fn work(
         _ => None,
     };
     let plain: &[u8] = {
-        // SAFETY: nobody writes to the ring while it is sent by the ways that use this.
+        // SAFETY: the ring is not written while the methods that use this send it.
         unsafe { std::slice::from_raw_parts(ring.as_ptr(), RING) }
     };
     let (mut from, into) = io::pipe()?;

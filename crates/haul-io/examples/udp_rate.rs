@@ -1,8 +1,8 @@
 //! How fast this machine moves UDP: `udp_rate recv ADDR [MESSAGES [copy]]` in one place (loopback,
 //! a namespace), and `udp_rate send ADDR SECONDS [SUPER_PACKETS [MIB [plain]]]` in another. The
-//! sender gathers `[header 16][payload 1456]` pairs out of MIB of memory (256 when not told: colder
-//! than any cache) and does not wait for anything; the receiver prints what came. `plain` sends
-//! each datagram alone; `copy` copies each payload to a place of its own, as a transfer does.
+//! sender gathers `[header 16][payload 1456]` pairs out of MIB of memory (default 256: colder than
+//! any cache) and does not wait for anything; the receiver prints what came. `plain` sends each
+//! datagram alone; `copy` copies each payload to a place of its own, as a transfer does.
 
 #![expect(clippy::print_stdout, reason = "the result of the measurement")]
 
@@ -33,11 +33,9 @@ fn send(to: SocketAddr, seconds: u64, rest: &[&str]) -> Result<(), Box<dyn Error
     let number =
         |index: usize, default: usize| rest.get(index).map_or(Ok(default), |word| word.parse());
     let (batch, mebibytes) = (number(0, 1)?, number(1, 256)?);
-    let options = UdpOptions {
-        send_buffer_bytes: 4 << 20,
-        gso: rest.get(2).is_none(),
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.send_buffer_bytes = 4 << 20;
+    options.gso = rest.get(2).is_none();
     let socket = UdpSocket::bind(unspecified(to), &options)?;
     let memory = vec![0x5a_u8; mebibytes << 20];
     let header = [7_u8; HEADER];
@@ -80,10 +78,8 @@ fn send(to: SocketAddr, seconds: u64, rest: &[&str]) -> Result<(), Box<dyn Error
 fn receive(address: SocketAddr, rest: &[&str]) -> Result<(), Box<dyn Error>> {
     let messages = rest.first().map_or(Ok(16), |word| word.parse())?;
     let copy = rest.contains(&"copy");
-    let options = UdpOptions {
-        recv_buffer_bytes: 16 << 20,
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = 16 << 20;
     let socket = UdpSocket::bind(address, &options)?;
     let mut place = vec![0_u8; if copy { 256 << 20 } else { 0 }];
     place.fill(1);

@@ -26,11 +26,31 @@ impl Clock {
     }
 
     /// Nanoseconds since 1970 by the wall clock, which may be set back: for stamps that leave the
-    /// machine, and to learn the age of a kernel stamp.
+    /// machine, and to compute the age of a kernel stamp.
     #[must_use]
     pub fn realtime_ns(&self) -> u64 {
         timespec_ns(clock_gettime(ClockId::Realtime))
     }
+}
+
+/// Seconds since midnight by the wall clock, in the time zone of this process (`TZ`, or the
+/// machine's).
+///
+/// # Errors
+/// The error of `localtime_r(3)`, for a year that it cannot represent.
+pub fn local_second_of_day() -> io::Result<u32> {
+    let now = clock_gettime(ClockId::Realtime).tv_sec;
+    let mut local = MaybeUninit::<libc::tm>::uninit();
+    // SAFETY: `now` and `local` are valid for reads and writes of one value each, which is all that
+    // the call reads and writes.
+    let found = unsafe { libc::localtime_r(&raw const now, local.as_mut_ptr()) };
+    if found.is_null() {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the call succeeded, so it has filled the structure.
+    let local = unsafe { local.assume_init() };
+    let seconds = (local.tm_hour * 60 + local.tm_min) * 60 + local.tm_sec;
+    Ok(u32::try_from(seconds).unwrap_or(0))
 }
 
 /// Processor time used, nanoseconds. The kernel counts in steps of its tick or better.
@@ -44,7 +64,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// What was used since `earlier`, a reading of the same kind.
+    /// Returns the time used since `earlier`, a reading of the same kind.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {

@@ -26,6 +26,12 @@ pub struct Dir {
     fd: OwnedFd,
 }
 
+impl AsFd for Dir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 /// A time as file systems keep it, before 1970 included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileTime {
@@ -35,14 +41,14 @@ pub struct FileTime {
     pub nanos: u32,
 }
 
-/// What a name stands for, without following a symbolic link.
+/// Type, size and time of a name, without following a symbolic link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Metadata {
     /// A regular file, as opposed to a directory, link, device, pipe or socket.
     pub regular: bool,
     /// Bytes.
     pub size: u64,
-    /// Time of the last change of the content. Whoever may write the file can set it.
+    /// Time of the last change of the content. Every user with write access to the file can set it.
     pub modified: FileTime,
     /// Time of the last change of content or attributes. The kernel alone sets it.
     pub changed: FileTime,
@@ -65,6 +71,12 @@ impl Dir {
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Self { fd })
+    }
+
+    /// Takes an open directory.
+    #[must_use]
+    pub fn of_file(file: File) -> Self {
+        Self { fd: file.into() }
     }
 
     /// Opens a directory below this one; an empty path is this directory itself.
@@ -130,7 +142,7 @@ impl Dir {
         Ok(File::from(beneath(&self.fd, Path::new(name), flags, mode)?))
     }
 
-    /// What `name` stands for in this directory, or `None` where there is no such name.
+    /// Returns the metadata of `name` in this directory, or `None` if there is no such name.
     ///
     /// # Errors
     /// That of `fstatat(2)`.
@@ -142,7 +154,7 @@ impl Dir {
         }
     }
 
-    /// Gives `from` the name `to`, replacing what has that name only where `replace` is set.
+    /// Renames `from` to `to`, and replaces an existing `to` only if `replace` is set.
     ///
     /// # Errors
     /// That of `renameat2(2)`; `AlreadyExists` where `to` exists and may not be replaced.
@@ -182,12 +194,29 @@ impl Dir {
     /// That of `fstatvfs(3)`.
     pub fn free_bytes(&self) -> io::Result<u64> {
         let stat = rustix::fs::fstatvfs(&self.fd)?;
-        let blocks = if rustix::process::geteuid().is_root() {
-            stat.f_bfree
-        } else {
-            stat.f_bavail
-        };
-        Ok(blocks.saturating_mul(stat.f_frsize))
+        Ok(available(stat.f_bfree, stat.f_bavail).saturating_mul(stat.f_frsize))
+    }
+
+    /// Files that this user may still make on the file system behind the directory; `None` if it
+    /// has no limit.
+    ///
+    /// # Errors
+    /// That of `fstatvfs(3)`.
+    pub fn free_inodes(&self) -> io::Result<Option<u64>> {
+        let stat = rustix::fs::fstatvfs(&self.fd)?;
+        Ok((stat.f_files > 0).then(|| available(stat.f_ffree, stat.f_favail)))
+    }
+
+    /// A number of the file system behind the directory: the one it reports, which survives a
+    /// restart of the machine, or the device number if it reports none.
+    ///
+    /// # Errors
+    /// Those of `fstatvfs(3)` and `fstat(2)`.
+    pub fn file_system(&self) -> io::Result<u64> {
+        match rustix::fs::fstatvfs(&self.fd)?.f_fsid {
+            0 => Ok(rustix::fs::fstat(&self.fd)?.st_dev),
+            known => Ok(known),
+        }
     }
 }
 
@@ -207,6 +236,15 @@ pub fn start_writeback(file: &impl AsFd) {
 /// Those of `open(2)`.
 pub fn create_output(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
     Ok(Box::new(File::create(path)?))
+}
+
+/// Opens a file that the local user named to append to it, or makes it.
+///
+/// # Errors
+/// That of `open(2)`.
+pub fn append_output(path: &Path) -> io::Result<Box<dyn io::Write + Send>> {
+    let opened = File::options().append(true).create(true).open(path);
+    Ok(Box::new(opened?))
 }
 
 /// Opens a file that the local user named for reading; symbolic links are followed, and a pipe or
@@ -362,7 +400,7 @@ pub fn restrict_mode(file: &File, mode: u32) -> io::Result<()> {
     )?)
 }
 
-/// A file that lives in memory only and holds `content`.
+/// An in-memory file with `content`.
 ///
 /// # Errors
 /// That of `memfd_create(2)` or of the write.
@@ -408,8 +446,8 @@ fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     loop {
         match rustix::fs::openat2(dir, path, flags, mode, resolve) {
-            // The kernel could not tell, because of a rename going on elsewhere, that the path
-            // stays beneath (openat2(2), EAGAIN).
+            // Because of a concurrent rename, the kernel could not verify that the path stays
+            // beneath the directory (openat2(2), EAGAIN).
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => {}
             // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for
             // ELOOP.
@@ -438,5 +476,14 @@ fn time(seconds: i64, nanos: impl TryInto<u32>) -> FileTime {
     FileTime {
         seconds,
         nanos: nanos.try_into().unwrap_or(0),
+    }
+}
+
+/// Returns what the user of this process may take of a resource: root may take the reserve, too.
+fn available(root: u64, others: u64) -> u64 {
+    if rustix::process::geteuid().is_root() {
+        root
+    } else {
+        others
     }
 }

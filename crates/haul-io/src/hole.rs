@@ -46,7 +46,7 @@ impl Hole {
 
     fn open(ip: IpAddr) -> io::Result<Self> {
         let listener = bound(SocketAddr::new(ip, 0))?;
-        // One connection may wait beside as many as are said.
+        // The kernel queues one connection more than the backlog.
         listener.listen(0)?;
         let address = listener.local_addr()?;
         let address = address.as_socket().ok_or(io::ErrorKind::InvalidInput)?;
@@ -65,8 +65,8 @@ impl Hole {
 
     /// Establishes the connection of a socket that connects to this hole. The stream returned never
     /// waits, and is connected when it is writable. When it is dropped, or this process ends, the
-    /// connection is reset until it is told otherwise ([`crate::stream::Stream::finish_on_drop`]):
-    /// the caller is not to take that for an end in order.
+    /// connection is reset, unless [`crate::stream::Stream::finish_on_drop`] was called, so that
+    /// the peer does not take it for an orderly end.
     ///
     /// # Errors
     /// The socket is not connecting to this hole, or of the system calls.

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod clock;
+pub mod error;
 pub mod file;
 pub mod hole;
 pub mod netns;
@@ -13,7 +14,9 @@ pub mod random;
 pub mod ring;
 pub mod stream;
 pub mod tcp;
+pub mod thread;
 pub mod tun;
 pub mod udp;
 pub mod wake;
+pub mod watch;
 pub mod zero_copy;

@@ -1,10 +1,10 @@
-//! Network namespaces without names: they live as long as somebody holds them, and vanish with the
-//! last holder.
+//! Network namespaces without names: they exist as long as a holder does, and vanish with the last
+//! one.
 //!
-//! A [`NetNs`] is held by a file descriptor. [`NetNs::run`] does something inside it on a fresh
-//! thread, [`child::Inside`] lets a child process start inside it. Nothing is left under
-//! `/run/netns`, so nothing has to be cleaned up after a crash. [`become_root_in_user_namespace`]
-//! gives an ordinary user the right to make them, where the system allows it.
+//! A [`NetNs`] is held by a file descriptor. [`NetNs::run`] runs a closure inside it on a new
+//! thread, [`child::Inside`] starts a child process inside it. Nothing is left under `/run/netns`,
+//! so nothing has to be cleaned up after a crash. [`become_root_in_user_namespace`] lets an
+//! ordinary user create them, where the system allows it.
 //!
 //! Map: [`child`] processes inside, and the signals that end them · [`device`] switches of a
 //! network device · [`priority`] scheduling.
@@ -50,8 +50,7 @@ impl NetNs {
         Ok(Self { fd })
     }
 
-    /// The number by which the kernel tells this namespace from others: what `/proc/PID/ns/net`
-    /// shows in brackets.
+    /// The kernel's number of this namespace, as in brackets in `/proc/PID/ns/net`.
     ///
     /// # Errors
     /// Those of `fstat`.

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_peer_that_has_closed_is_noticed_behind_bytes_that_nobody_has_read() {
+    fn a_closed_peer_is_noticed_behind_unread_bytes() {
         let (mut near, far) = crate::tcp::pair().unwrap();
         io::Write::write_all(&mut near, b"unread").unwrap();
         assert!(!has_hung_up(far.as_fd()).unwrap());

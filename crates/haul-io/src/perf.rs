@@ -46,7 +46,7 @@ pub struct Counters {
     user_only: bool,
 }
 
-/// What was counted; none where the processor has no such counter.
+/// The counts; `None` if the processor has no such counter.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Cycles in which it worked.
@@ -86,7 +86,7 @@ impl Counters {
         })
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     #[must_use]
     pub fn read(&self) -> Counts {
         let of =
@@ -111,7 +111,7 @@ fn open(event: u64, flags: u64) -> io::Result<OwnedFd> {
         ..Attributes::default()
     };
     let (this_thread, any_processor, no_group) = (0, -1, -1);
-    // SAFETY: `attributes` is initialised, says its own size, and outlives the call, which only
+    // SAFETY: `attributes` is initialised, states its own size, and outlives the call, which only
     // reads it.
     let fd = unsafe {
         libc::syscall(
@@ -129,7 +129,7 @@ fn open(event: u64, flags: u64) -> io::Result<OwnedFd> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel has just created this descriptor for us, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 

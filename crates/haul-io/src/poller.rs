@@ -1,8 +1,8 @@
 //! Waiting for sockets, wake-ups and deadlines: one poller per engine thread.
 //!
-//! What flows through: the engine drains its sockets and queues, computes its next deadline, and
-//! calls [`Poller::wait`]; other threads leave work in a queue and call [`Waker::wake`], which
-//! costs one atomic operation while the engine is busy and one system call when it sleeps.
+//! Control flow: the engine drains its sockets and queues, computes its next deadline, and calls
+//! [`Poller::wait`]; other threads leave work in a queue and call [`Waker::wake`], which costs one
+//! atomic operation while the engine is busy and one system call when it sleeps.
 
 use std::fmt;
 use std::io;
@@ -34,12 +34,12 @@ pub struct Poller {
     wake: Arc<WakeState>,
 }
 
-/// What to wait for on a file descriptor. Errors and hang-ups are always reported.
+/// The events to wait for on a file descriptor. Errors and hang-ups are always reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interest {
     /// Bytes, or a connection, or the end of the stream can be read.
     pub readable: bool,
-    /// There is room to write.
+    /// Writable.
     pub writable: bool,
 }
 
@@ -77,7 +77,7 @@ impl Poller {
     pub fn new() -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let eventfd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        // Edge-triggered: each write to the eventfd is one event and nobody needs to read it back.
+        // Edge-triggered: each write to the eventfd is one event, and no read is necessary.
         let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
         epoll::add(
             &epoll,
@@ -134,9 +134,9 @@ impl Poller {
         }
     }
 
-    /// Waits until something is ready, a waker was used, `deadline_ns` of `clock` has come, or a
-    /// signal arrived, and puts what is ready into `events`. Never returns before the deadline for
-    /// no reason but a signal or a late wake-up.
+    /// Waits until something is ready, a waker was used, `deadline_ns` of `clock` has passed, or a
+    /// signal arrived, and stores the ready descriptors in `events`. Returns early without an event
+    /// only because of a signal or a late wake-up.
     ///
     /// # Errors
     /// Of `epoll_pwait2(2)`.
@@ -180,8 +180,8 @@ impl Poller {
     }
 }
 
-/// Readable while something that is watched is ready, wake-ups included: so that a thread can wait
-/// for a poller that another one will ask.
+/// Readable while a watched descriptor is ready, wake-ups included, so that a thread can wait for a
+/// poller that another one will query.
 impl AsFd for Poller {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
@@ -196,8 +196,8 @@ pub struct Waker {
 }
 
 impl Waker {
-    /// Wakes the poller's thread. What this thread wrote before is seen by that thread when its
-    /// `wait` has returned.
+    /// Wakes the poller's thread. Earlier writes of this thread are visible to it when its `wait`
+    /// has returned.
     pub fn wake(&self) {
         if self.wake.rest.wake() {
             // Only a counter that stands at its limit refuses, and then the event is pending
@@ -213,8 +213,8 @@ pub struct Events {
     woken: bool,
 }
 
-// SAFETY: what keeps the vector from being sent is the pointer that an event's data may be; ours
-// are numbers only.
+// SAFETY: the vector is not `Send` only because an event's data may be a pointer; ours are numbers
+// only.
 unsafe impl Send for Events {}
 
 impl Events {
@@ -240,7 +240,7 @@ impl Events {
         self.woken
     }
 
-    /// Neither a file descriptor nor a waker: the deadline has come, or a signal.
+    /// Neither a file descriptor nor a waker: the deadline has passed, or a signal arrived.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ready.is_empty() && !self.woken

@@ -1,5 +1,4 @@
-//! Child processes that are waited for together with what they used; how many files a process may
-//! open.
+//! Child processes that are waited for together with what they used; limits of this process.
 
 use std::io;
 use std::os::unix::process::ExitStatusExt;
@@ -25,6 +24,33 @@ pub fn raise_open_files() -> io::Result<Option<u64>> {
     Ok(limit.maximum)
 }
 
+/// Returns how many files and sockets this process may have open.
+#[must_use]
+pub fn open_file_limit() -> u64 {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current.unwrap_or(u64::MAX)
+}
+
+/// Keeps the memory of this process, and of those that it starts, out of core dumps: it may hold
+/// keys. The usual programs to which the kernel pipes dumps respect a limit of 0, too.
+///
+/// # Errors
+/// Those of `setrlimit`: a sandbox may forbid it.
+pub fn forbid_core_dumps() -> io::Result<()> {
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    rustix::process::setrlimit(Resource::Core, none)?;
+    Ok(())
+}
+
+/// Returns whether this process acts as root.
+#[must_use]
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
 /// Whether this process ignores the signal of this number: so it was started by `nohup`, or in a
 /// shell's background.
 #[must_use]
@@ -36,7 +62,7 @@ pub fn is_ignored(signal: i32) -> bool {
     got == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
-/// A child process; its end tells what it used.
+/// A child process; waiting for its end returns the resources that it used.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -57,7 +83,7 @@ pub struct Ended {
 }
 
 impl Process {
-    /// Takes a child over that nobody has waited for.
+    /// Takes over a child that has not been waited for.
     #[must_use]
     pub fn new(child: Child) -> Self {
         Self { child, ended: None }
@@ -82,7 +108,7 @@ impl Process {
         if self.ended.is_some() {
             return Ok(());
         }
-        // Until it is waited for, its number is nobody else's.
+        // Until it is waited for, its process id is not reused.
         let pid = Pid::from_raw(self.pid()).ok_or(io::ErrorKind::InvalidInput)?;
         Ok(rustix::process::kill_process(pid, signal)?)
     }
@@ -99,7 +125,7 @@ impl Process {
 /// Those of `kill` and of `wait4`.
 pub fn kill_group(child: &mut Child) -> io::Result<ExitStatus> {
     let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    // Until the child is waited for, its number is nobody else's, and so is that of its group.
+    // Until the child is waited for, its process id and that of its group are not reused.
     match rustix::process::kill_process_group(pid.ok_or(io::ErrorKind::InvalidInput)?, Signal::KILL)
     {
         Ok(()) | Err(rustix::io::Errno::SRCH) => child.wait(),
@@ -157,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_is_ignored_where_the_program_says_so() {
+    fn a_signal_is_ignored_where_the_program_requests_it() {
         // The runtime of Rust ignores it, and nothing here takes the other.
         assert!(is_ignored(libc::SIGPIPE));
         assert!(!is_ignored(libc::SIGWINCH));
@@ -165,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_tells_what_it_used() {
+    fn a_process_reports_the_resources_that_it_used() {
         let work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; exit 3";
         let child = Command::new("sh").args(["-c", work]).spawn().unwrap();
         let mut process = Process::new(child);
@@ -187,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_group_ends_with_its_leader() {
-        // What the shell leaves behind holds the pipe open until it is ended too.
+        // Processes that the shell leaves behind hold the pipe open until they are ended too.
         let mut child = Command::new("sh")
             .args(["-c", "sleep 100 & echo there; wait"])
             .stdout(std::process::Stdio::piped())

@@ -1,4 +1,4 @@
-//! Random numbers from the kernel: secrets, keys and names that nobody can guess.
+//! Random numbers from the kernel: secrets, keys and unpredictable names.
 
 use std::io;
 

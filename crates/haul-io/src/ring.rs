@@ -1,14 +1,14 @@
 //! A byte ring whose every range is contiguous: one memory object mapped twice in a row.
 //!
-//! What flows through: one thread (the [`Producer`]) fills free space and commits it; another (the
+//! Data flow: one thread (the [`Producer`]) fills free space and commits it; another (the
 //! [`Consumer`]) reads any part of what is committed, as often as it likes and several parts at
 //! once, and releases it from the front when it is done with it (a sender: when it is
 //! acknowledged). Positions are offsets of the stream from its start, and never wrap.
 //!
-//! Waiting is outside: who finds the ring full or empty sleeps on its own poller and is woken by
-//! the other side. The ring cannot run under Miri or loom, as it lives in mapped memory; its index
-//! arithmetic is checked against an oracle instead, and its handing-over between two threads by a
-//! test.
+//! Waiting is outside: a side that finds the ring full or empty sleeps on its own poller, and the
+//! other side wakes it. The ring cannot run under Miri or loom, as it lives in mapped memory; its
+//! index arithmetic is checked against an oracle instead, and its synchronisation between two
+//! threads by a test.
 
 use std::fmt;
 use std::io;
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
-/// Makes a ring that holds at least `capacity_bytes` (rounded up to whole pages) and gives its two
-/// ends.
+/// Creates a ring that holds at least `capacity_bytes` (rounded up to whole pages) and returns its
+/// two ends.
 ///
 /// # Errors
 /// Of `memfd_create(2)` and `mmap(2)`: out of memory, address space or file descriptors.
@@ -48,7 +48,8 @@ pub fn mirror_ring(capacity_bytes: usize) -> io::Result<(Producer, Consumer)> {
     ))
 }
 
-/// The end that fills the ring. Its free space, `committed .. released + capacity`, is its alone.
+/// The end that fills the ring. Only it accesses the free space, `committed .. released +
+/// capacity`.
 pub struct Producer {
     shared: Arc<Shared>,
     /// Equal to the shared cursor, of which this is the only writer.
@@ -74,10 +75,10 @@ impl Producer {
         unsafe { slice::from_raw_parts_mut(start, free.min(max)) }
     }
 
-    /// Gives the first `len` bytes of the free space to the consumer.
+    /// Commits the first `len` bytes of the free space to the consumer.
     ///
     /// # Panics
-    /// When `len` is more than the last [`Producer::writable`] gave, which is a fault of the
+    /// When `len` exceeds the result of the last [`Producer::writable`], which is a fault of the
     /// caller.
     pub fn commit(&mut self, len: usize) {
         let free = self.shared.memory.capacity - used(self.committed, self.released);
@@ -90,7 +91,7 @@ impl Producer {
             .store(self.committed, Ordering::Release);
     }
 
-    /// Offset of the end of what was committed.
+    /// Returns the end offset of the committed bytes.
     #[must_use]
     pub fn committed(&self) -> u64 {
         self.committed
@@ -109,7 +110,7 @@ impl Producer {
         self.shared.memory.capacity
     }
 
-    /// Nobody will read any more.
+    /// The consumer is gone.
     #[must_use]
     pub fn is_consumer_gone(&self) -> bool {
         self.shared.consumer_gone.load(Ordering::Acquire)
@@ -126,12 +127,12 @@ impl Producer {
 impl Drop for Producer {
     fn drop(&mut self) {
         let ending = &self.shared.ending;
-        // An end that was declared stays; who fails is told nothing new.
+        // A declared end stays; a later failure changes nothing.
         let _ = ending.compare_exchange(OPEN, LOST, Ordering::Release, Ordering::Relaxed);
     }
 }
 
-/// The end that reads the ring. What is not released, `released .. committed`, is its alone.
+/// The end that reads the ring. Only it accesses the unreleased bytes, `released .. committed`.
 pub struct Consumer {
     shared: Arc<Shared>,
     /// Equal to the shared cursor, of which this is the only writer.
@@ -139,17 +140,17 @@ pub struct Consumer {
 }
 
 impl Consumer {
-    /// Offset of the end of what can be read.
+    /// Returns the end offset of the readable bytes.
     #[must_use]
     pub fn committed(&self) -> u64 {
         // Acquire: the producer's writes happen before our reads.
         self.shared.committed.0.load(Ordering::Acquire)
     }
 
-    /// How far the stream reaches now, and whether it goes on.
+    /// Returns the stream's end offset at present, and whether more can follow.
     #[must_use]
     pub fn extent(&self) -> (u64, Ending) {
-        // The ending first: what was committed before the end was declared must not be missed.
+        // Reads the ending first: bytes committed before the end was declared must not be missed.
         let ending = match self.shared.ending.load(Ordering::Acquire) {
             OPEN => Ending::Open,
             FINISHED => Ending::Finished,
@@ -170,7 +171,7 @@ impl Consumer {
         self.shared.memory.capacity
     }
 
-    /// The `len` bytes of the stream at `offset`. None when some of them are released or not yet
+    /// Returns the `len` bytes of the stream at `offset`; `None` if some are released or not yet
     /// committed.
     #[must_use]
     pub fn slice(&self, offset: u64, len: usize) -> Option<&[u8]> {
@@ -185,8 +186,8 @@ impl Consumer {
         Some(unsafe { slice::from_raw_parts(start, len) })
     }
 
-    /// Gives everything before `offset` back to the producer. An offset that is released already
-    /// does nothing.
+    /// Releases everything before `offset` to the producer. An offset that is already released has
+    /// no effect.
     ///
     /// # Panics
     /// When `offset` is beyond what was committed, which is a fault of the caller.
@@ -215,9 +216,9 @@ impl Drop for Consumer {
 pub enum Ending {
     /// More may come.
     Open,
-    /// Nothing more; the stream is whole.
+    /// Nothing more; the stream is complete.
     Finished,
-    /// Nothing more, and the producer did not say that the stream is whole.
+    /// The producer is gone without having declared the stream complete.
     Lost,
 }
 
@@ -252,8 +253,8 @@ struct Mirror {
     capacity: usize,
 }
 
-// SAFETY: the mappings are not bound to a thread; who may touch which range is settled by the two
-// cursors.
+// SAFETY: the mappings are not bound to a thread; the two cursors determine which side may touch
+// which range.
 unsafe impl Send for Mirror {}
 // SAFETY: as above.
 unsafe impl Sync for Mirror {}
@@ -291,7 +292,7 @@ impl Mirror {
         Ok(mirror)
     }
 
-    /// Where the byte of the stream at `offset` lives, in the first mapping.
+    /// Returns the address of the stream's byte at `offset`, in the first mapping.
     fn at(&self, offset: u64) -> NonNull<u8> {
         let place = usize::try_from(offset % self.capacity as u64).unwrap_or(0);
         // SAFETY: `place` is below `capacity`, inside the first mapping.

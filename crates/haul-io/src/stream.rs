@@ -1,5 +1,5 @@
-//! Byte streams between a socket and memory that others may write: gathered, scattered, never
-//! waiting.
+//! Byte streams between a socket and memory that others may write: gathered, scattered,
+//! non-blocking.
 
 #![expect(
     clippy::disallowed_types,
@@ -17,8 +17,8 @@ use socket2::{Domain, Protocol, SockAddr, SockRef, Socket, Type};
 /// The most ranges in one call: `UIO_MAXIOV` of Linux.
 pub const RANGES_MAX: usize = 1024;
 
-/// Sends `ranges`, one behind the other, as far as there is room; how many bytes. With `more`, the
-/// kernel waits with a packet that is not full for what follows at once.
+/// Sends `ranges` in order, as far as the socket buffer takes them, and returns the number of
+/// bytes. With `more`, the kernel holds a partial packet back for data that follows at once.
 ///
 /// # Errors
 /// `WouldBlock` where there is no room; else that of `sendmsg(2)`.
@@ -51,8 +51,8 @@ pub fn send(socket: impl AsFd, ranges: &[Gather<'_>], more: bool) -> io::Result<
     })
 }
 
-/// Receives into `ranges`, one behind the other, what has arrived; how many bytes, zero being the
-/// end of the stream.
+/// Receives arrived bytes into `ranges` in order, and returns their number; zero is the end of the
+/// stream.
 ///
 /// # Errors
 /// `WouldBlock` where nothing has arrived; else that of `recvmsg(2)`.
@@ -111,13 +111,13 @@ fn retry(mut call: impl FnMut() -> libc::ssize_t) -> io::Result<usize> {
     }
 }
 
-/// A connected TCP stream that never waits and sends at once, closed on drop.
+/// A connected, non-blocking TCP stream without Nagle's delay, closed on drop.
 #[derive(Debug)]
 pub struct Stream(TcpStream);
 
 impl Stream {
     /// Begins to connect to `peer`; the stream becomes writable when that is done, and
-    /// [`Stream::connected`] says how it went.
+    /// [`Stream::connected`] returns the outcome.
     ///
     /// # Errors
     /// That of `socket(2)`, or of `connect(2)` where it is known at once.
@@ -134,7 +134,7 @@ impl Stream {
         Ok(Self(OwnedFd::from(socket).into()))
     }
 
-    /// How [`Stream::start_connect`] went, once the stream is writable.
+    /// Returns the outcome of [`Stream::start_connect`], once the stream is writable.
     ///
     /// # Errors
     /// That of the connection: refused, timed out, no route.
@@ -145,15 +145,15 @@ impl Stream {
         }
     }
 
-    /// Connects to `peer`, waiting for it.
+    /// Connects to `peer`; blocks until the connection is established.
     ///
     /// # Errors
-    /// That of `connect(2)`; `TimedOut` where nobody answers.
+    /// That of `connect(2)`; `TimedOut` without an answer.
     pub fn connect(peer: SocketAddr, timeout: Duration) -> io::Result<Self> {
         Self::adopt(TcpStream::connect_timeout(&peer, timeout)?)
     }
 
-    /// A stream that was made elsewhere and is connected.
+    /// Takes over a connected stream.
     ///
     /// # Errors
     /// That of `fcntl(2)` or `setsockopt(2)`.
@@ -163,7 +163,8 @@ impl Stream {
         Ok(Self(stream))
     }
 
-    /// Bytes that have arrived, into plain memory; zero at the end of the stream.
+    /// Receives arrived bytes into plain memory and returns their number; zero is the end of the
+    /// stream.
     ///
     /// # Errors
     /// `WouldBlock` where nothing has arrived; else that of `recv(2)`.
@@ -179,7 +180,7 @@ impl Stream {
         self.0.peek(octets)
     }
 
-    /// Sends what there is room for; how many bytes.
+    /// Sends as much as the socket buffer takes, and returns the number of bytes.
     ///
     /// # Errors
     /// `WouldBlock` where there is no room; else that of `send(2)`.
@@ -235,6 +236,14 @@ impl Stream {
         Ok(crate::tcp::info(&self.0)?.bytes_retransmitted)
     }
 
+    /// Returns the segments that arrived out of order, because earlier ones were lost or overtaken.
+    ///
+    /// # Errors
+    /// That of `getsockopt(2)`.
+    pub fn out_of_order(&self) -> io::Result<u64> {
+        Ok(u64::from(crate::tcp::info(&self.0)?.out_of_order))
+    }
+
     /// Has the stream be full while so many bytes are taken and not sent, whatever its buffer has
     /// room for (`TCP_NOTSENT_LOWAT`).
     ///
@@ -242,6 +251,15 @@ impl Stream {
     /// That of `setsockopt(2)`.
     pub fn limit_unsent(&self, octets: u32) -> io::Result<()> {
         SockRef::from(&self.0).set_tcp_notsent_lowat(octets)
+    }
+
+    /// Chooses the kernel's congestion control by name (`cubic`, `bbr`, …).
+    ///
+    /// # Errors
+    /// `NotFound` where the kernel has no such control, `PermissionDenied` where this user may not
+    /// use it.
+    pub fn set_congestion(&self, name: &str) -> io::Result<()> {
+        crate::tcp::set_congestion(&self.0, name)
     }
 
     /// Has the kernel send no faster than this, bytes per second, headers from IP up counted
@@ -268,6 +286,14 @@ impl Stream {
         let socket = SockRef::from(&self.0);
         let _ = socket.set_send_buffer_size(bytes);
         let _ = socket.set_recv_buffer_size(bytes);
+    }
+
+    /// Has the kernel repeat what is lost at even intervals while little is in flight, six times,
+    /// before it waits longer each time: what few messages wait for is soon there again after a
+    /// short interruption of the path.
+    pub fn resend_evenly(&self) {
+        // A kernel without it waits longer.
+        let _ = SockRef::from(&self.0).set_tcp_thin_linear_timeouts(true);
     }
 
     /// See [`crate::tcp::detect_dead_peer`].
@@ -345,7 +371,7 @@ impl Acceptor {
     /// # Errors
     /// That of `setsockopt(2)`.
     pub fn reset_on_drop(&self) -> io::Result<()> {
-        // Linux gives a connection the options of the socket that it came to.
+        // On Linux a connection inherits the options of its listener.
         SockRef::from(&self.0).set_linger(Some(Duration::ZERO))
     }
 
@@ -445,7 +471,7 @@ mod tests {
         );
     }
 
-    /// What a peer sees behind `octets` of a stream that was dropped.
+    /// Returns the peer's view after `octets` of a stream that was dropped.
     fn end_behind(octets: &[u8], far: &Stream) -> io::Result<usize> {
         let mut got = vec![0; octets.len()];
         let mut at = 0;
@@ -475,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_come_in_are_reset_from_the_first_moment_where_the_acceptor_says_so() {
+    fn incoming_connections_are_reset_from_the_start_if_the_acceptor_requests_it() {
         let acceptor = Acceptor::bind((std::net::Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         acceptor.reset_on_drop().unwrap();
         let client = Stream::start_connect(acceptor.local_addr().unwrap()).unwrap();
@@ -497,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_this_machine_are_told_from_others() {
+    fn addresses_of_this_machine_are_recognised() {
         assert!(is_own_address([127, 0, 0, 1].into()));
         // TEST-NET-1 of RFC 5737.
         assert!(!is_own_address([192, 0, 2, 1].into()));
@@ -511,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transparent_socket_takes_connections_to_any_address_or_says_why_not() {
+    fn a_transparent_socket_takes_connections_to_any_address_or_reports_why_not() {
         match Acceptor::bind_transparent((std::net::Ipv4Addr::LOCALHOST, 0).into()) {
             Ok(acceptor) => assert!(SockRef::from(&acceptor.0).ip_transparent_v4().unwrap()),
             Err(error) => assert_eq!(error.kind(), io::ErrorKind::PermissionDenied),

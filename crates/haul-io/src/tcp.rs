@@ -7,16 +7,36 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use rustix::net::SendFlags;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
+/// Segments of this many bytes cross every path that carries IPv6 (RFC 8200 §5: packets of 1280).
+const SAFE_SEGMENT: u32 = 1220;
+
 /// Waiting connections that the kernel keeps for a listener.
 const BACKLOG: i32 = 1024;
 
-/// What the kernel knows about a connection (`TCP_INFO`).
+/// Connects, with segments in both directions that cross narrow paths even if ICMP is filtered. For
+/// connections that carry little and must not stall.
+///
+/// # Errors
+/// The address cannot be reached within `timeout`.
+pub fn connect_narrow(address: &SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let socket = Socket::new(
+        Domain::for_address(*address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    socket.set_tcp_mss(SAFE_SEGMENT)?;
+    socket.connect_timeout(&(*address).into(), timeout)?;
+    Ok(socket.into())
+}
+
+/// The kernel's state of a connection (`TCP_INFO`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Info {
     /// Smoothed round-trip time, microseconds.
@@ -41,6 +61,8 @@ pub struct Info {
     pub buffer_limited_us: u64,
     /// The congestion window, packets.
     pub window_packets: u32,
+    /// Segments that arrived out of order, because earlier ones were lost or overtaken.
+    pub out_of_order: u32,
     /// A loss has reduced the window and is being repaired.
     pub recovering: bool,
 }
@@ -70,17 +92,44 @@ pub(crate) fn listen_transparent(address: SocketAddr) -> io::Result<TcpListener>
 /// Those of the system calls; `ConnectionAborted` where others connected first, again and again.
 pub fn pair() -> io::Result<(TcpStream, TcpStream)> {
     /// Unknown peers that are sent away; the port is open for a moment only.
-    const STRANGERS_MAX: usize = 64;
+    const UNRELATED_MAX: usize = 64;
     let listener = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let one = TcpStream::connect(listener.local_addr()?)?;
     let own = one.local_addr()?;
-    for _ in 0..STRANGERS_MAX {
+    for _ in 0..UNRELATED_MAX {
         let (other, peer) = listener.accept()?;
         if peer == own {
             return Ok((one, other));
         }
     }
     Err(io::ErrorKind::ConnectionAborted.into())
+}
+
+/// The two ends of a connection within this process that crosses no network device, so that no
+/// packet filter sees it. They are Unix sockets: [`send_at_once`] and [`detect_dead_peer`] change
+/// nothing, and they have no addresses, no [`info`] and no congestion control.
+///
+/// # Errors
+/// That of `socketpair(2)`.
+pub fn local_pair() -> io::Result<(TcpStream, TcpStream)> {
+    let (one, other) = UnixStream::pair()?;
+    Ok((OwnedFd::from(one).into(), OwnedFd::from(other).into()))
+}
+
+/// Returns whether it is an end of a [`local_pair`].
+fn is_local(stream: &TcpStream) -> io::Result<bool> {
+    Ok(SockRef::from(stream).domain()? == Domain::UNIX)
+}
+
+/// Sends small writes at once instead of gathering them (`TCP_NODELAY`).
+///
+/// # Errors
+/// That of `setsockopt(2)`.
+pub fn send_at_once(stream: &TcpStream) -> io::Result<()> {
+    if is_local(stream)? {
+        return Ok(());
+    }
+    stream.set_nodelay(true)
 }
 
 fn listen_with(
@@ -102,13 +151,25 @@ fn listen_with(
     Ok(socket.into())
 }
 
-/// Has the kernel find out that the peer is gone: probes an idle connection and gives up on
+/// Returns how many bytes have arrived and not been read.
+///
+/// # Errors
+/// That of `ioctl(2)`.
+pub fn unread(stream: &TcpStream) -> io::Result<u64> {
+    Ok(rustix::io::ioctl_fionread(stream)?)
+}
+
+/// Enables the kernel's detection of a dead peer: it probes an idle connection and gives up on
 /// unacknowledged data, both within `dead_after`.
 ///
 /// # Errors
 /// That of `setsockopt(2)`.
 pub fn detect_dead_peer(stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     const PROBES: u32 = 4;
+    if is_local(stream)? {
+        // The kernel reports it at once.
+        return Ok(());
+    }
     let interval = (dead_after / (PROBES + 1)).max(Duration::from_secs(1));
     let keepalive = TcpKeepalive::new()
         .with_time(interval)
@@ -172,6 +233,7 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
     const BUFFER_LIMITED: usize = 184;
     const BYTES_SENT: usize = 200;
     const BYTES_RETRANS: usize = 208;
+    const OUT_OF_ORDER: usize = 224;
     // Of enum tcp_ca_state: before it are Open and Disorder.
     const CWR: u8 = 2;
     let mut raw = [0_u8; 256];
@@ -212,6 +274,7 @@ pub fn info(stream: &TcpStream) -> io::Result<Info> {
             segments,
         )),
         rtt_us_min: u32_at(RTT_MIN),
+        out_of_order: u32_at(OUT_OF_ORDER),
         window_bytes: u64::from(u32_at(WINDOW)) * u64::from(u32_at(MSS)),
         busy_us: u64_at(BUSY),
         receiver_limited_us: u64_at(RECEIVER_LIMITED),
@@ -280,6 +343,20 @@ mod tests {
     }
 
     #[test]
+    fn the_ends_of_a_local_pair_take_the_settings_of_connections() {
+        let (mut one, mut other) = local_pair().unwrap();
+        send_at_once(&one).unwrap();
+        detect_dead_peer(&one, Duration::from_secs(9)).unwrap();
+        one.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        one.write_all(&[7]).unwrap();
+        let mut byte = [0];
+        other.read_exact(&mut byte).unwrap();
+        assert_eq!(byte, [7]);
+        other.shutdown(std::net::Shutdown::Write).unwrap();
+        assert_eq!(one.read(&mut byte).unwrap(), 0);
+    }
+
+    #[test]
     fn all_that_the_peer_has_is_acknowledged() {
         const LEN: usize = 1 << 20;
         let (mut one, mut other) = pair().unwrap();
@@ -290,7 +367,7 @@ mod tests {
             other
         });
         one.write_all(&vec![1; LEN]).unwrap();
-        // What the peer says acknowledges all that it has.
+        // Data from the peer acknowledges everything that it has.
         one.read_exact(&mut [0]).unwrap();
         let acknowledged = info(&one).unwrap().bytes_acknowledged - before;
         assert_eq!(acknowledged, LEN as u64);

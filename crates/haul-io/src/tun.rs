@@ -1,10 +1,10 @@
 //! TUN devices with offloads: whole super-packets cross between a kernel's network stack and a user
 //! program.
 //!
-//! With `IFF_VNET_HDR` each packet comes with a [`VnetHeader`] that says how the kernel would have
-//! cut it (TSO, USO) and which checksum it has left for later. A program that passes the header on
-//! gives the receiving kernel the same super-packet, so a gigabit costs a few thousand packets per
-//! second instead of a hundred thousand.
+//! With `IFF_VNET_HDR` each packet comes with a [`VnetHeader`] that describes its pending
+//! segmentation (TSO, USO) and checksum. A program that passes the header on delivers the same
+//! super-packet to the receiving kernel, so a gigabit costs a few thousand packets per second
+//! instead of a hundred thousand.
 
 use std::ffi::{c_int, c_short, c_uint};
 use std::io::{self, IoSlice};
@@ -19,7 +19,7 @@ pub const TUN_DEVICE: &str = "/dev/net/tun";
 /// Bytes of a [`VnetHeader`] in front of each packet.
 pub const VNET_HEADER_LEN: usize = 10;
 
-/// The largest thing that [`Tun::recv`] gives: a header and the largest IP packet.
+/// The largest result of [`Tun::recv`]: a header and the largest IP packet.
 pub const TUN_PACKET_MAX: usize = VNET_HEADER_LEN + 65_535;
 
 /// A non-blocking TUN device (layer 3, no packet information). The device goes away when this is
@@ -30,7 +30,7 @@ pub struct Tun {
     offloads: Offloads,
 }
 
-/// What the kernel leaves undone in the packets that it hands over.
+/// Offloads that the kernel leaves pending in the packets that it hands over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offloads {
     /// Checksums may be left for later.
@@ -129,7 +129,7 @@ impl Tun {
         Ok(Self { fd, offloads })
     }
 
-    /// What was agreed with the kernel.
+    /// The offloads agreed with the kernel.
     #[must_use]
     pub fn offloads(&self) -> Offloads {
         self.offloads

@@ -1,10 +1,10 @@
 //! UDP with segmentation offload and batches: the WAN channel's way to the wire.
 //!
-//! What flows through, outward: a list of slices, `[header][payload][header][payload]…`, that the
-//! kernel gathers and cuts into datagrams of one size (`UDP_SEGMENT`, GSO); where it cannot, they
-//! are cut here and sent with one `sendmmsg(2)`. Inward: `recvmmsg(2)` into a [`RecvBatch`] of 64
-//! KiB buffers, each holding one or many datagrams of one sender (`UDP_GRO`), with the kernel's
-//! time of arrival and the ECN mark.
+//! Data flow, outward: a list of slices, `[header][payload][header][payload]…`, that the kernel
+//! gathers and cuts into datagrams of one size (`UDP_SEGMENT`, GSO); where it cannot, they are cut
+//! here and sent with one `sendmmsg(2)`. Inward: `recvmmsg(2)` into a [`RecvBatch`] of 64 KiB
+//! buffers, each holding one or many datagrams of one sender (`UDP_GRO`), with the kernel's time of
+//! arrival and the ECN mark.
 //!
 //! Map: `send` the way out; `recv` the way in; `pool` the buffers; `message` the system calls;
 //! `control` ancillary data; `address` socket addresses as the kernel reads them; `group` multicast
@@ -44,13 +44,14 @@ pub const SEGMENTS_MAX: usize = 64;
 /// The most slices in one super-packet: `UIO_MAXIOV` of Linux.
 pub const SLICES_MAX: usize = 1024;
 
-/// How a socket is set up.
+/// How a socket is set up. Build it from [`UdpOptions::default`], then set fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UdpOptions {
-    /// Room for arrivals, as the kernel counts them (payload and its own overhead). Zero leaves the
-    /// system's default.
+    /// Size of the receive buffer as the kernel counts it (payload and its own overhead), bytes.
+    /// Zero leaves the system's default.
     pub recv_buffer_bytes: usize,
-    /// Room for packets on their way out. Zero leaves the system's default.
+    /// Size of the send buffer, bytes. Zero leaves the system's default.
     pub send_buffer_bytes: usize,
     /// Let the kernel cut super-packets where it can.
     pub gso: bool,
@@ -125,8 +126,8 @@ impl UdpSocket {
         Self::of(socket, local, options)
     }
 
-    /// A bound UDP socket of somebody else's; `share_port` is past choosing. It becomes
-    /// non-blocking, also for those who have a descriptor of it.
+    /// Takes over a bound UDP socket; `share_port` has no effect. It becomes non-blocking, also for
+    /// other holders of a descriptor of it.
     ///
     /// # Errors
     /// `InvalidInput` for one that is not UDP, or not bound; else of the options, as for
@@ -155,7 +156,7 @@ impl UdpSocket {
         })
     }
 
-    /// Takes packets from `peer` only, and reports what ICMP says of it (`ConnectionRefused`, …) on
+    /// Takes packets from `peer` only, and reports ICMP errors about it (`ConnectionRefused`, …) on
     /// the next call. Sending still names a destination; it must be `peer`.
     ///
     /// # Errors
@@ -174,7 +175,7 @@ impl UdpSocket {
 
     /// Lets IP fragment datagrams that are larger than the path's MTU. IPv4 packets leave without
     /// the "don't fragment" bit, so routers may fragment them as well. IPv6 routers cannot: this
-    /// host fragments once ICMP has told it the path's MTU. GSO ends when the kernel refuses it for
+    /// host fragments once ICMP has reported the path MTU. GSO ends when the kernel refuses it for
     /// a segment that needs fragments. Returns whether this call changed anything.
     pub fn allow_fragments(&self) -> bool {
         if self.fragments.swap(true, Ordering::Relaxed) {
@@ -225,6 +226,21 @@ impl UdpSocket {
         self.recv_buffer_bytes
     }
 
+    /// Asks the kernel for another receive buffer.
+    ///
+    /// # Errors
+    /// Of `setsockopt(2)`.
+    pub fn set_recv_buffer(&mut self, bytes: usize) -> io::Result<()> {
+        let options = UdpOptions {
+            recv_buffer_bytes: bytes,
+            send_buffer_bytes: 0,
+            ..UdpOptions::default()
+        };
+        enlarge_buffers(&self.socket, &options)?;
+        self.recv_buffer_bytes = self.socket.recv_buffer_size()?;
+        Ok(())
+    }
+
     /// The send buffer that the kernel gave, bytes by its own count (twice what was asked for,
     /// where it was allowed).
     #[must_use]
@@ -255,7 +271,7 @@ impl AsFd for UdpSocket {
     }
 }
 
-/// What can be chosen before and after binding.
+/// Options that can be set before and after binding.
 fn set_up(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> io::Result<()> {
     socket.set_nonblocking(true)?;
     forbid_fragments(socket, local)?;
@@ -302,7 +318,7 @@ fn report_arrivals(socket: &Socket, local: SocketAddr, options: &UdpOptions) -> 
         message::set_option(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 1)?;
     }
     if options.report_destination {
-        // A socket of IPv6 is told of IPv4 packets too, with their address in IPv6 clothes.
+        // An IPv6 socket also receives IPv4 packets, with IPv4-mapped addresses.
         let (level, name) = if local.is_ipv6() {
             (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)
         } else {

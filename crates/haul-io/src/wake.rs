@@ -1,14 +1,14 @@
 //! How threads wake each other up without a lost or a stale wake-up.
 //!
-//! Each protocol stands here once, apart from what is waited for, so that loom can run every
-//! interleaving of it (`./test loom`): [`Bell`] many threads that sleep until something can be
-//! taken · [`Notices`] a queue with a file descriptor · [`Readiness`] threads and a descriptor that
-//! wait for conditions · [`SleepFlag`] one thread that sleeps by means of its own · `Rest` the
-//! sleep of a [`Poller`](crate::poller::Poller).
+//! Each protocol is implemented here once, separate from the data that is waited for, so that loom
+//! can run every interleaving of it (`./test loom`): [`Bell`] many threads that sleep until an item
+//! can be taken · [`Notices`] a queue with a file descriptor · [`Readiness`] threads and a
+//! descriptor that wait for conditions · [`SleepFlag`] one thread that sleeps by means of its own ·
+//! `Rest` the sleep of a [`Poller`](crate::poller::Poller).
 //!
-//! All but [`Notices`] follow one rule. The waking thread publishes, then a fence, then it looks
-//! for sleepers. The thread that goes to sleep says so, then a fence, then it looks once more. So
-//! one of the two sees the other.
+//! All but [`Notices`] follow one rule. The waking thread publishes, executes a fence, then checks
+//! for sleepers. The thread that goes to sleep announces that, executes a fence, then checks once
+//! more. So one of the two sees the other.
 
 mod sync;
 
@@ -23,22 +23,22 @@ use sync::{
     fence,
 };
 
-/// Wakes threads that sleep, each by whatever means it has, until there is something to take.
+/// Wakes threads that sleep, each in its own way, until there is an item to take.
 ///
-/// A thread that finds nothing calls [`Bell::enter`], looks once more, sleeps on [`Bell::signal`]
-/// and whatever else may end its sleep, and calls [`Bell::leave`]. Then it must look again: it may
-/// have used up the wake-up that another sleeper needs. A thread that takes something and leaves
-/// more behind calls [`Bell::ring`].
+/// A thread that finds nothing calls [`Bell::enter`], checks once more, sleeps on [`Bell::signal`]
+/// and its other wake-up sources, and calls [`Bell::leave`]. Then it must check again: it may have
+/// consumed the wake-up that another sleeper needs. A thread that takes an item and leaves more
+/// calls [`Bell::ring`].
 #[derive(Debug)]
 pub struct Bell {
     sleepers: AtomicU32,
-    /// The signal is set, or about to be set; whoever clears it changes this back.
+    /// The signal is set, or about to be set; the thread that clears it changes this back.
     rung: AtomicBool,
     signal: Signal,
 }
 
 impl Bell {
-    /// Makes a bell that nobody sleeps at.
+    /// Creates a bell without sleepers.
     ///
     /// # Errors
     /// Of `eventfd(2)`: out of file descriptors or memory.
@@ -53,8 +53,8 @@ impl Bell {
     /// Wakes the sleepers, if there are any, after something was published.
     pub fn ring(&self) {
         fence(Ordering::SeqCst);
-        // Where another thread sets the signal, the sleepers wake up. Where one clears it, that one
-        // looks again afterwards.
+        // If another thread sets the signal, the sleepers wake up. A thread that clears it checks
+        // again afterwards.
         if self.sleepers.load(Ordering::Relaxed) > 0 && !self.rung.swap(true, Ordering::AcqRel) {
             self.signal.set();
         }
@@ -66,11 +66,11 @@ impl Bell {
         fence(Ordering::SeqCst);
     }
 
-    /// Ends what [`Bell::enter`] began. The caller looks for something to take afterwards.
+    /// Ends the sleep that [`Bell::enter`] began. The caller checks for items afterwards.
     pub fn leave(&self) {
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
         // Only the thread that has cleared a set signal may clear this flag. Otherwise a thread
-        // that is about to set the signal would leave behind one that nobody clears.
+        // that is about to set the signal would leave it set for ever.
         if self.rung.load(Ordering::Acquire) && self.signal.clear() {
             self.rung.swap(false, Ordering::AcqRel);
             fence(Ordering::SeqCst);
@@ -84,7 +84,7 @@ impl Bell {
     }
 }
 
-/// A queue with a file descriptor that is readable while something is in it.
+/// A queue with a file descriptor that is readable while the queue is not empty.
 #[derive(Debug)]
 pub struct Notices<T> {
     queue: Mutex<VecDeque<T>>,
@@ -93,7 +93,7 @@ pub struct Notices<T> {
 }
 
 impl<T> Notices<T> {
-    /// Makes an empty queue; what is pushed beyond `limit` is dropped.
+    /// Creates an empty queue; items pushed beyond `limit` are dropped.
     ///
     /// # Errors
     /// Of `eventfd(2)`: out of file descriptors or memory.
@@ -110,9 +110,9 @@ impl<T> Notices<T> {
         let mut queue = lock(&self.queue);
         if queue.len() < self.limit {
             queue.push_back(notice);
-            // With the lock: a pop in between would leave a signal behind that is set for nothing.
-            // Always, and not only for the first notice: an event loop that asks for edges wants
-            // one for each.
+            // With the lock: a pop in between would leave the signal set for an empty queue.
+            // Always, and not only for the first notice: an edge-triggered event loop needs one for
+            // each.
             self.signal.set();
         }
     }
@@ -127,7 +127,7 @@ impl<T> Notices<T> {
         notice
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether it is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         lock(&self.queue).is_empty()
@@ -140,18 +140,18 @@ impl<T> Notices<T> {
     }
 }
 
-/// Says that a thread sleeps, by means of its own, until something is published for it.
+/// Announces that a thread sleeps, by means of its own, until something is published for it.
 #[derive(Debug, Default)]
 pub struct SleepFlag(AtomicBool);
 
 impl SleepFlag {
-    /// This thread sleeps unless it finds something now.
+    /// Announces that this thread sleeps unless it finds something now.
     pub fn set(&self) {
         self.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// This thread is awake.
+    /// Announces that this thread is awake.
     pub fn clear(&self) {
         self.0.store(false, Ordering::Relaxed);
     }
@@ -168,17 +168,17 @@ impl SleepFlag {
 /// them true.
 #[derive(Debug)]
 pub struct Readiness {
-    /// What the descriptor is to report.
+    /// The events that the descriptor reports.
     watched: AtomicU32,
     signal: Signal,
-    /// What threads wait for.
+    /// Events that threads wait for.
     awaited: AtomicU32,
     lock: Mutex<()>,
     changed: Condvar,
 }
 
 impl Readiness {
-    /// Makes one that nobody waits at.
+    /// Creates one without waiters.
     ///
     /// # Errors
     /// Of `eventfd(2)`: out of file descriptors or memory.
@@ -192,8 +192,8 @@ impl Readiness {
         })
     }
 
-    /// Returns which of `wanted` are true by `ready`. If none is, the descriptor becomes readable
-    /// when one becomes true. The descriptor is for one watcher.
+    /// Returns which of `wanted` are in `ready`. If none is, the descriptor becomes readable when
+    /// one is. The descriptor is for one watcher.
     pub fn poll(&self, wanted: u32, ready: impl Fn() -> u32) -> u32 {
         self.signal.clear();
         self.watched.store(wanted, Ordering::Relaxed);
@@ -205,8 +205,7 @@ impl Readiness {
         ready
     }
 
-    /// Waits until one of `wanted` is true by `ready`, or `timeout` has passed; returns those that
-    /// are.
+    /// Waits until one of `wanted` is in `ready`, or `timeout` has passed; returns those that are.
     pub fn wait(&self, wanted: u32, timeout: Option<Duration>, ready: impl Fn() -> u32) -> u32 {
         let clock = Clock::new();
         let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
@@ -233,7 +232,7 @@ impl Readiness {
         }
     }
 
-    /// Wakes those who wait for what is true by `ready`, after that was published.
+    /// Wakes the threads that wait for an event in `ready`, which must have been published.
     pub fn notify(&self, ready: impl Fn() -> u32) {
         fence(Ordering::SeqCst);
         let watched = self.watched.load(Ordering::Relaxed);
@@ -254,14 +253,14 @@ impl Readiness {
         }
     }
 
-    /// Readable when something that was polled for has become true.
+    /// Readable when a polled condition has become true.
     #[must_use]
     pub fn signal(&self) -> &Signal {
         &self.signal
     }
 }
 
-/// What the one thread that sleeps at a poller tells those who wake it.
+/// The state that the one thread sleeping at a poller shares with its wakers.
 #[derive(Debug)]
 pub(crate) struct Rest(AtomicU8);
 
@@ -274,30 +273,30 @@ impl Rest {
         Self(AtomicU8::new(AWAKE))
     }
 
-    /// Whether the thread may sleep: nobody has woken it since it last slept.
+    /// Returns whether the thread may sleep: it has not been woken since it last slept.
     pub(crate) fn begin(&self) -> bool {
-        // Acquire: what a waking thread wrote before is seen after this.
+        // Acquire: earlier writes of a waking thread are visible after this.
         let awake = self
             .0
             .compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire);
         awake.is_ok()
     }
 
-    /// Ends what [`Rest::begin`] began; whether somebody has woken the thread.
+    /// Ends the sleep that [`Rest::begin`] began; returns whether the thread was woken.
     pub(crate) fn end(&self) -> bool {
         self.0.swap(AWAKE, Ordering::AcqRel) == NOTIFIED
     }
 
-    /// Wakes the thread; whether the caller must end its sleep.
+    /// Wakes the thread; returns whether the caller must end its sleep.
     pub(crate) fn wake(&self) -> bool {
         // Always a read-modify-write, never a plain load first: a load could see an old NOTIFIED
-        // while the poller's thread, past its own swap, has already looked at the queue without
-        // seeing what was put there.
+        // while the poller's thread, past its own swap, has already checked the queue without
+        // seeing the new item.
         self.0.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
     }
 }
 
-/// What a thread that panicked has left is whole: no state here spans a call that may panic.
+/// State left by a panicking thread is consistent: no update here spans a call that may panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags};
 use rustix::pipe::{PipeFlags, SpliceFlags};
 
-/// What a pipe is asked to hold; without privileges a system allows 1 MiB (`fs.pipe-max-size`).
+/// The requested size of a pipe; without privileges a system allows 1 MiB (`fs.pipe-max-size`).
 const PIPE_BYTES: usize = 1 << 20;
 
 /// A pipe through which pages move between files, memory and sockets.
@@ -135,7 +135,7 @@ fn retry(mut call: impl FnMut() -> rustix::io::Result<usize>) -> io::Result<usiz
     }
 }
 
-/// Sends of memory that the kernel reads where it lies, and tells when it is done with it.
+/// Zero-copy sends: the kernel reads the memory in place, and reports when it is done with it.
 #[derive(Debug)]
 pub struct ZeroCopy<'a> {
     stream: &'a TcpStream,
@@ -177,7 +177,7 @@ impl<'a> ZeroCopy<'a> {
     }
 
     /// Sends all of `bytes` once fewer than `outstanding` earlier calls are unfinished. The kernel
-    /// may read them until it says that it is done: what is changed before is what may be sent.
+    /// may read them until it reports that it is done: later changes may be sent.
     ///
     /// # Errors
     /// That of `send(2)` or of the connection.
@@ -233,7 +233,7 @@ impl<'a> ZeroCopy<'a> {
     /// Takes note of what the kernel is done with.
     fn reap(&mut self, wait: bool) -> io::Result<()> {
         if wait {
-            // News of the error queue are always told of, whatever is asked for.
+            // Events of the error queue are always reported, regardless of the requested ones.
             let mut fds = [PollFd::new(self.stream, PollFlags::empty())];
             match rustix::event::poll(&mut fds, None) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
@@ -257,8 +257,8 @@ impl<'a> ZeroCopy<'a> {
             return Err(error);
         }
         if wait && !any {
-            // Woken by the end of the connection and not by a notice: a plain write says what is
-            // wrong.
+            // Woken by the end of the connection and not by a notification: a plain write returns
+            // the error.
             self.stream.peer_addr()?;
         }
         Ok(())
@@ -275,8 +275,8 @@ impl<'a> ZeroCopy<'a> {
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control);
-        // SAFETY: `message` has no data and says how long its control buffer is, which outlives the
-        // call.
+        // SAFETY: `message` has no data and states the length of its control buffer, which outlives
+        // the call.
         let got = unsafe {
             libc::recvmsg(
                 self.stream.as_raw_fd(),
@@ -330,7 +330,7 @@ mod tests {
             .collect()
     }
 
-    /// What arrives when `send` sends.
+    /// Returns the bytes that arrive when `send` sends.
     fn arrives(send: impl FnOnce(&TcpStream) + Send + 'static) -> Vec<u8> {
         let (near, mut far) = pair();
         let sender = std::thread::spawn(move || send(&near));
@@ -352,7 +352,7 @@ mod tests {
             assert_eq!(past.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         });
         assert!(got == content[10..]);
-        // What is sent stays as it is until it has arrived.
+        // The sent memory stays unchanged until it has arrived.
         let bytes = std::sync::Arc::new(content.clone());
         let kept = std::sync::Arc::clone(&bytes);
         let got = arrives(move |stream| Pipe::new().unwrap().send_memory(stream, &bytes).unwrap());

@@ -25,10 +25,8 @@ fn in_namespace(name: &str) {
 #[ignore = "needs a small MTU; started by complaints_are_heard_in_a_namespace_of_its_own"]
 fn what_is_not_delivered_is_said_with_where_it_was_for() {
     for address in ["127.0.0.1:0", "[::1]:0", "[::]:0"] {
-        let options = UdpOptions {
-            report_errors: true,
-            ..UdpOptions::default()
-        };
+        let mut options = UdpOptions::default();
+        options.report_errors = true;
         let sender = UdpSocket::bind(address.parse().unwrap(), &options).unwrap();
         let local = "127.0.0.1:0".parse().unwrap();
         let receiver = UdpSocket::bind(local, &UdpOptions::default()).unwrap();
@@ -45,7 +43,7 @@ fn what_is_not_delivered_is_said_with_where_it_was_for() {
         assert_eq!((error.to.ip(), error.why), (to.ip(), too_long));
         assert!(error.local);
         assert_eq!(sender.next_error().unwrap(), None);
-        // Nobody is there any more; the answer of loopback comes within the call.
+        // The socket is closed; the answer of loopback arrives within the call.
         drop(receiver);
         assert_eq!(send(100).unwrap(), 1);
         let error = sender.next_error().unwrap().unwrap();

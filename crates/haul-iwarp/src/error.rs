@@ -1,4 +1,4 @@
-//! What can go wrong, by who is to blame; the wire's codes stand in one table here.
+//! Errors, by who is to blame, and the table of their codes on the wire.
 
 use std::fmt;
 
@@ -14,16 +14,16 @@ pub enum Error {
     /// The peer's start-up frame is not one.
     #[error("the peer does not speak iWARP here: {0}")]
     Startup(ParseError),
-    /// The peer's start-up frame asks for what cannot be.
+    /// The peer's start-up frame requests an impossible combination.
     #[error("the peer is not compatible: {0}")]
     PeerIncompatible(Incompatible),
-    /// The peer refused; what it said is in the connection's private data.
+    /// The peer refused; its reply is in the connection's private data.
     #[error("the peer refused the connection")]
     Rejected,
-    /// The peer broke a rule of the protocol, and was told so by a Terminate with this code.
+    /// The peer broke a rule of the protocol, and this end sent a Terminate with this code.
     #[error("the peer broke the protocol: {0}")]
     PeerMisbehaved(TermCode),
-    /// The peer says that this end broke a rule.
+    /// The peer reported that this end broke a rule.
     #[error("the peer ended the connection: {0}")]
     Terminated(TermCode),
     /// Local memory that a running operation needs is not accessible any more.
@@ -40,7 +40,7 @@ pub enum Error {
     Aborted,
 }
 
-/// What the peer wants and this end cannot give.
+/// The parameter that the peer requires and this end does not support.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Incompatible {
     /// It asks for more reads than this end can take.
@@ -79,8 +79,13 @@ pub enum PostError {
     #[error("the peer does not support this operation")]
     Unsupported,
     /// More bytes than a message of this service may have, or than there are tagged offsets.
-    #[error("the message is too long")]
-    TooLong,
+    #[error("the message has {len} bytes, and may have {limit}")]
+    TooLong {
+        /// Bytes of the message.
+        len: u32,
+        /// The most bytes that it may have.
+        limit: u32,
+    },
 }
 
 /// An error as a Terminate carries it: layer, type and code.

@@ -11,9 +11,9 @@
 //!
 //! Map: [`wire`] bytes to headers · [`StreamConnection`] over TCP · [`MessageConnection`] over
 //! messages · [`datagram`] without connections, over UDP · `qp` the queue pair that connections
-//! share: requests to segments, checks, completions · [`Memory`], [`Stag`] what the caller has
-//! registered · [`Crc32c`] the checksum, for whoever holds the payload · [`Error`], [`TermCode`]
-//! who is to blame, and what the wire says.
+//! share: requests to segments, checks, completions · [`Memory`], [`Stag`] memory that the caller
+//! has registered · [`Crc32c`] the checksum, computed by the holder of the payload · [`Error`],
+//! [`TermCode`] who is to blame, and the code on the wire.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -5,7 +5,7 @@ use crate::qp::work::RecvWr;
 use crate::stag::{RegionId, Stag, StagEntry};
 use crate::wire::rdmap::AtomicOp;
 
-/// What a valid, in-bounds atomic asks of memory: do `op` on the 64-bit word at `offset`.
+/// The effect of a valid, in-bounds atomic: `op` on the 64-bit word at `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AtomicAccess {
     /// The memory.
@@ -38,16 +38,16 @@ pub trait Memory {
         None
     }
 
-    /// Whether a tag may be used by the sender of a datagram, who is not known by a connection.
-    /// `is_validated`: it has shown that it receives at its address. Rights and domain are checked
-    /// besides.
+    /// Whether a tag may be used by the sender of a datagram, which no connection identifies.
+    /// `is_validated`: the sender has proved that it receives at its address. Rights and domain are
+    /// checked besides.
     fn admits(&self, stag: Stag, source: &Source, is_validated: bool) -> bool {
         let _ = (stag, source);
         is_validated
     }
 }
 
-/// Where payload is wanted.
+/// The destination of payload.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// In registered memory, `offset` bytes from the start of the region.

@@ -3,8 +3,8 @@
 use crate::stag::Stag;
 use crate::wire::rdmap::AtomicOp;
 
-/// What a send request does. A queue pair refuses an operation that its transport does not have
-/// with [`crate::PostError::Unsupported`]:
+/// The operation of a send request. A queue pair refuses an operation that its transport does not
+/// have with [`crate::PostError::Unsupported`]:
 ///
 /// | operation | connection (RC) | unreliable datagrams (UD) | reliable datagrams (RD) |
 /// |---|---|---|---|
@@ -55,7 +55,7 @@ pub enum Operation {
         /// outstanding.
         placed: bool,
     },
-    /// Writes into memory of the peer, who records what has arrived.
+    /// Writes into memory of the peer, which records the arrived ranges.
     WriteRecord {
         /// The peer's tag.
         stag: Stag,
@@ -81,7 +81,7 @@ pub enum Operation {
         stag: Stag,
         /// Tagged offset, a multiple of eight.
         to: u64,
-        /// What to do.
+        /// The operation.
         op: AtomicOp,
     },
     /// Ends a tag of this end. Nothing is sent; it waits until all requests before it are complete,
@@ -95,7 +95,7 @@ impl Operation {
         matches!(self, Self::Read { .. } | Self::Atomic { .. })
     }
 
-    /// What its completion says it was; `original` is the word before an atomic.
+    /// Returns the operation for the completion; `original` is the word before an atomic.
     pub(crate) const fn kind(&self, original: u64) -> CompletionKind {
         match self {
             Self::Send { .. } | Self::SendImmediate { .. } => CompletionKind::Send,

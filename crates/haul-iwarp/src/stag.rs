@@ -16,7 +16,7 @@ pub struct QpNum(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct RegionId(pub u64);
 
-/// What may be done to memory through a tag.
+/// Operations on memory that a tag permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rights(u8);
 
@@ -58,7 +58,7 @@ pub struct StagEntry {
     pub base: u64,
     /// Bytes. `base + len` does not wrap.
     pub len: u64,
-    /// What may be done.
+    /// The permitted operations.
     pub rights: Rights,
     /// The memory.
     pub region: RegionId,

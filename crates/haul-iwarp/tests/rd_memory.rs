@@ -1,4 +1,4 @@
-//! What an idle peer costs, measured: in a process of its own, so that nothing else allocates.
+//! Measures the memory of an idle peer, in a process of its own, so that nothing else allocates.
 
 mod common;
 
@@ -77,7 +77,7 @@ fn an_idle_peer_takes_no_more_than_512_octets() {
     assert!(measured <= LIMIT, "{measured}");
 }
 
-/// Octets of this process in memory.
+/// Bytes of this process in memory.
 fn resident() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/self/statm").ok()?;
     let pages: usize = text.split(' ').nth(1)?.parse().ok()?;

@@ -1,11 +1,11 @@
 //! The emulator proves itself: it is measured from the outside, by datagrams that cross it.
 //!
-//! [`check_path`] asks whether one scenario is what it says: delay, loss and rate, each direction
-//! by itself. [`find_ceilings`] searches for the highest rate that this machine carries honestly.
-//! The ceilings are kept ([`Ceilings::save`]), so that a lab that asks for more is refused.
+//! [`check_path`] checks the emulation of one scenario: delay, loss and rate, each direction by
+//! itself. [`find_ceilings`] searches for the highest rate that this machine carries honestly. The
+//! ceilings are kept ([`Ceilings::save`]), so that a scenario with a higher rate is refused.
 //!
-//! Map: `traffic` datagrams that are sent, stamped, and counted · `path` a scenario against what it
-//! says · `agreement` two emulators · `ceiling` the search · `interval` how sure a share is.
+//! Map: `traffic` datagrams that are sent, stamped, and counted · `path` one scenario checked ·
+//! `agreement` two emulators · `ceiling` the search · `interval` confidence intervals.
 
 mod agreement;
 mod ceiling;

@@ -38,7 +38,7 @@ pub enum Command {
     /// `a`. In the lab, hosts resolve each other's names (`ping b`), and LAB_A, LAB_B … hold their
     /// addresses.
     Run(RunArgs),
-    /// List the labs that are up, and clean up after those that died
+    /// List the labs that are up, and clean up after those that ended unexpectedly
     List(ListArgs),
     /// Take labs down
     Down(DownArgs),
@@ -50,6 +50,10 @@ pub enum Command {
     Calibrate(CalibrateArgs),
     /// Measure tools side by side on one path
     Compare(crate::compare::CompareArgs),
+    /// Measure gateways with defaults beside direct connections
+    Gateways(crate::gateways::GatewaysArgs),
+    /// Measure haul send and get beside rsync, scp and others, on trees of files
+    Movers(crate::movers::MoversArgs),
     /// List the built-in scenarios, or print one
     Scenarios(ScenariosArgs),
 }
@@ -68,6 +72,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Down(args) => background::down(&args),
         Command::Calibrate(args) => calibrate::calibrate(&args),
         Command::Compare(args) => crate::compare::compare(&args),
+        Command::Gateways(args) => crate::gateways::gateways(&args),
+        Command::Movers(args) => crate::movers::movers(&args),
         Command::Scenarios(args) => list::scenarios(&args),
     }
 }

@@ -8,10 +8,10 @@
 //! The program `haul-papers` measures whole matrices of paths, fairness, and the figures of the
 //! papers with the same parts.
 //!
-//! Map: [`cell`] a path and its ceiling · [`programs`] where the tools are · [`tool`] how each is
-//! started and what it prints · [`plan`] command lines and reports · [`gridftp`] and [`transfer`]
-//! GridFTP · [`runner`] one run · [`arrivals`] when bytes
-//! arrive · [`record`] results · [`table`] medians as text and CSV.
+//! Map: [`cell`] a path and its ceiling · [`programs`] paths of the tools · [`tool`] how each is
+//! started and its output parsed · [`plan`] command lines and reports · [`gridftp`] and
+//! [`transfer`] GridFTP · [`runner`] one run · [`arrivals`] when bytes arrive · [`record`] results
+//! · [`table`] medians as text and CSV.
 
 pub mod arrivals;
 pub mod cell;
@@ -98,7 +98,7 @@ pub fn compare(args: &CompareArgs) -> Result<ExitCode> {
 /// Gets the right to make labs and catches signals. Call it before starting threads.
 ///
 /// # Errors
-/// One line that says which right is missing.
+/// The missing privilege, in one line.
 pub fn start() -> Result<Signals> {
     privilege::acquire()?;
     Signals::block().context("cannot handle signals")

@@ -1,10 +1,10 @@
 //! The path in real time: two TUN devices, and a thread for each direction that carries packets
 //! from one to the other.
 //!
-//! What flows through: super-packets, read whole from one device into a `pool`; `haul-netem`
-//! decides the fate of each wire packet in them; what survives is put into a `schedule` as runs of
-//! neighbours; when a run's last wire packet is due, the run is written to the other device, with
-//! headers cut to measure (`packet`). A super-packet of which nothing is lost leaves as it came.
+//! Data flow: super-packets are read whole from one device into a `pool`; `haul-netem` decides the
+//! fate of each wire packet in them; the survivors go into a `schedule` as runs of neighbours; when
+//! a run's last wire packet is due, the run is written to the other device, with headers cut to
+//! measure (`packet`). A super-packet of which nothing is lost leaves as it came.
 //!
 //! The directions share nothing, so there are no locks; each publishes its counters now and then.
 //! After start nothing is allocated per packet.
@@ -157,8 +157,7 @@ fn run_ns_max(rtt_ns: u64) -> u64 {
     (rtt_ns / 50).clamp(RUN_NS_MIN, RUN_NS_MAX)
 }
 
-/// Room for all that can be in flight: what the rate sends while the longest delay passes, and the
-/// queue.
+/// Memory for all packets that can be in flight: rate × longest delay, and the queue.
 fn pool_bytes(scenario: &Scenario, direction: &Direction) -> Result<usize> {
     const UNSHAPED_BPS: u64 = 40_000_000_000;
     const SLACK_NS: u64 = 20_000_000;

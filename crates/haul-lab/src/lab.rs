@@ -1,16 +1,16 @@
-//! A lab: namespaces joined by an emulated path, for as long as the value lives.
+//! A lab: namespaces joined by an emulated path, for the lifetime of the value.
 //!
 //! ```text
 //!   pair:       a [wan] ═══ path ═══ [wan] b
 //!   gateways:   a [lan]──[lan1] ga [wan] ═══ path ═══ [wan] gb [lan1]──[lan] b
 //! ```
 //!
-//! Each host is a network namespace held by a file descriptor of this process, so nothing has a
-//! name that could be left behind. Hosts know each other's names: a process started inside sees an
+//! Each host is a network namespace held by a file descriptor of this process, so nothing under a
+//! name can be left behind. Hosts know each other's names: a process started inside sees an
 //! `/etc/hosts` with them (`b`, and `b6` for IPv6; `gb-lan1` for a gateway's address behind it).
 //!
-//! Map: [`topology`] which hosts, devices and addresses · `setup` making them with `ip` ·
-//! [`privilege`] the right to do all this · `kernel` the path made by kernel netem instead.
+//! Map: [`topology`] hosts, devices and addresses · `setup` creates them with `ip` · [`privilege`]
+//! the required rights · `kernel` the path by kernel netem instead.
 
 mod kernel;
 pub mod privilege;
@@ -35,7 +35,7 @@ use crate::process;
 use crate::scenario::Scenario;
 use crate::state::{self, HostState, LabDir, State};
 
-/// What emulates the path.
+/// The emulator of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Engine {
     /// This program, between two TUN devices.
@@ -47,7 +47,7 @@ pub enum Engine {
     None,
 }
 
-/// A running lab. Dropping it ends every process inside and takes everything down.
+/// A running lab. Dropping it ends every process inside and removes everything.
 #[derive(Debug)]
 pub struct Lab {
     scenario: Scenario,
@@ -55,11 +55,11 @@ pub struct Lab {
     emulators: Option<Emulators>,
     dir: LabDir,
     id: String,
-    /// It waits for others to use it, rather than being somebody's tool.
+    /// It runs in the background for other commands.
     shared: bool,
 }
 
-/// Who emulates what.
+/// The emulator of each path.
 #[derive(Debug)]
 struct Emulators {
     path: Emulator,
@@ -75,20 +75,20 @@ pub struct Host {
     /// A gateway's devices towards its hosts.
     links: Vec<(String, Addresses)>,
     netns: NetNs,
-    /// Its devices behind which something is emulated.
+    /// Its devices towards an emulated link.
     emulated: Vec<String>,
 }
 
-/// Where a host is reached.
+/// The addresses of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Addresses {
     /// IPv4.
     pub v4: Ipv4Addr,
-    /// IPv6; only with an MTU of at least 1280.
+    /// IPv6 address; only with an MTU of at least 1280.
     pub v6: Ipv6Addr,
 }
 
-/// What has happened on the path.
+/// Counters of the path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LabStats {
     /// The emulator's counters; `None` where the kernel emulates.
@@ -96,21 +96,21 @@ pub struct LabStats {
     /// Packets that the kernel dropped before the emulator could read them: the emulator was too
     /// slow.
     pub device_drops: u64,
-    /// Packets that the emulators of the edges had no room for.
+    /// Packets that the emulators of the edges dropped for lack of memory.
     pub edge_overruns: u64,
 }
 
 impl Lab {
-    /// Makes the lab and starts its path, under a name of its own.
+    /// Creates the lab under a unique name and starts its path.
     ///
     /// # Errors
-    /// One line that names what is missing: the right to make namespaces, the TUN device, the `ip`
-    /// program.
+    /// One line that names the missing requirement: the right to create namespaces, the TUN device,
+    /// the `ip` program.
     pub fn start(scenario: &Scenario) -> Result<Self> {
         Self::build(scenario, &state::free_name(), Engine::Tun, false)
     }
 
-    /// As [`start`](Self::start), with a choice of who emulates the path.
+    /// As [`start`](Self::start), with a choice of the emulator.
     ///
     /// # Errors
     /// As [`start`](Self::start).
@@ -118,7 +118,7 @@ impl Lab {
         Self::build(scenario, &state::free_name(), engine, false)
     }
 
-    /// Makes the lab under this name, for others to use.
+    /// Creates the lab under this name, for use by other commands.
     ///
     /// # Errors
     /// As [`start`](Self::start); or if a lab of this name is up.
@@ -130,7 +130,7 @@ impl Lab {
         privilege::acquire()?;
         let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
         let dir = LabDir::create(name)?;
-        // From here on, whatever fails is cleaned up by dropping this.
+        // From here on, dropping this cleans up after any failure.
         let mut lab = Self {
             scenario: scenario.clone(),
             hosts: Vec::new(),
@@ -167,7 +167,7 @@ impl Lab {
         self.dir.name()
     }
 
-    /// What it emulates.
+    /// Returns the scenario.
     #[must_use]
     pub fn scenario(&self) -> &Scenario {
         &self.scenario
@@ -216,7 +216,7 @@ impl Lab {
         Ok(command)
     }
 
-    /// What has happened on the path so far.
+    /// Returns the path's counters so far.
     #[must_use]
     pub fn stats(&self) -> LabStats {
         LabStats {
@@ -233,13 +233,13 @@ impl Lab {
         }
     }
 
-    /// What has happened on the edges that are emulated.
+    /// Returns the counters of the emulated edges.
     fn edges(&self) -> impl Iterator<Item = PathStats> {
         let emulators = self.emulators.iter();
         emulators.flat_map(|all| all.edges.iter().map(Emulator::stats))
     }
 
-    /// What is not quite as it should be, one line each.
+    /// Returns warnings about the emulation, one line each.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let other = self
@@ -254,7 +254,7 @@ impl Lab {
             .collect()
     }
 
-    /// Ends every process inside: asks first, and kills what is left after `patience`.
+    /// Ends every process inside: sends SIGTERM, and SIGKILL to those left after `patience`.
     pub fn end_processes(&self, patience: Duration) {
         process::end_all(&self.state().inodes(), patience);
     }
@@ -268,7 +268,8 @@ impl Lab {
         Ok(process::inside(&[inode].into()))
     }
 
-    /// The directory for files that processes in this lab read and write. It goes with the lab.
+    /// The directory for files that processes in this lab read and write. It is removed with the
+    /// lab.
     #[must_use]
     pub fn scratch(&self) -> &Path {
         self.dir.path()
@@ -301,15 +302,14 @@ impl Lab {
         let mut add = |name: &str, end: &str, addresses: Addresses| {
             text += &format!("{} {name}{end}\n", addresses.v4);
             if self.scenario.mtu >= topology::IPV6_MTU_MIN {
-                // Under a name of its own: programs prefer IPv6, whose headers are larger, and a
-                // path's ceiling would change.
+                // IPv6 has a name of its own: applications prefer it, and its larger headers would
+                // change a path's ceiling.
                 text += &format!("{} {name}6{end}\n", addresses.v6);
             }
         };
         for host in &self.hosts {
             add(&host.name, "", host.addresses);
-            // What connects from there has a name, too: a server that looks for it would wait for
-            // DNS.
+            // Clients from there have a name, too: a server that resolves it would wait for DNS.
             for (device, addresses) in &host.links {
                 add(&host.name, &format!("-{device}"), *addresses);
             }
@@ -347,8 +347,8 @@ impl Host {
     }
 }
 
-/// What a process inside is told: the lab, its host, the IPv4 address of every host (`LAB_A`,
-/// `LAB_B`, …), and where the driver of Globus XIO is that was built beside this program.
+/// The environment of a process inside: the lab, its host, the IPv4 address of every host (`LAB_A`,
+/// `LAB_B`, …), and the path of the Globus XIO driver that was built beside this executable.
 pub(crate) fn environment(state: &State, host: &str) -> Vec<(String, String)> {
     let mut variables = vec![
         (process::MARK.to_string(), state.id.clone()),

@@ -24,7 +24,7 @@ impl Out {
         Ok(Self(folder))
     }
 
-    /// Writes the files, then prints the table: whoever reads that may stop reading.
+    /// Writes the files, then prints the table: the reader of stdout may close it.
     pub fn write(&self, files: &[(&str, String)], table: &str) -> Result<()> {
         for (name, text) in files {
             let Some(folder) = &self.0 else { break };
@@ -39,8 +39,7 @@ impl Out {
     }
 }
 
-/// Prints a line of results. Whoever reads them may stop reading: that is no failure of what was
-/// done.
+/// Prints a line of results. If the reader closes the pipe, the command has not failed.
 pub fn line(text: impl Display) {
     let _ = writeln!(std::io::stdout(), "{text}");
 }

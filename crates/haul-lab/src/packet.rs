@@ -59,7 +59,7 @@ pub(crate) enum Malformed {
     Offload,
 }
 
-/// What to send for a run of segments: these headers, then these bytes of the packet.
+/// The content to send for a run of segments: these headers, then these bytes of the packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// Bytes of headers written, the virtio header included.
@@ -69,7 +69,7 @@ pub(crate) struct Cut {
 }
 
 impl Packet {
-    /// Checks what a TUN device gave: virtio header and IP packet.
+    /// Checks the data of a TUN device: virtio header and IP packet.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, Malformed> {
         let (vnet, ip) = bytes
             .split_first_chunk::<VNET_HEADER_LEN>()
@@ -161,10 +161,10 @@ impl Packet {
 
     /// Damages one wire packet, complete in `bytes`, by turning over one bit that `random` chooses.
     ///
-    /// With `undetected` the damage is in the payload and the receiving kernel is told that the
-    /// checksum is right, as if the packet had been damaged before it was computed; a packet
-    /// without payload stays as it is. Otherwise the checksum is completed first, so that the
-    /// receiving kernel finds the damage, unless the packet had none.
+    /// With `undetected` the damage is in the payload and the packet is marked as verified for the
+    /// receiving kernel, as if the packet had been damaged before it was computed; a packet without
+    /// payload stays as it is. Otherwise the checksum is completed first, so that the receiving
+    /// kernel finds the damage, unless the packet had none.
     pub(crate) fn damage(bytes: &mut [u8], random: u64, undetected: bool) {
         let Ok(packet) = Self::parse(bytes) else {
             return;
@@ -194,8 +194,8 @@ impl Packet {
         bytes[..VNET_HEADER_LEN].copy_from_slice(&vnet.emit());
     }
 
-    /// Says in a packet, complete in `bytes`, that there is congestion (CE), if it says that its
-    /// ends understand that (RFC 3168 §5).
+    /// Marks a packet, complete in `bytes`, with congestion experienced (CE), if it is ECN-capable
+    /// (RFC 3168 §5).
     pub(crate) fn mark_congestion(bytes: &mut [u8]) {
         const ECN: u8 = 0b11;
         let Ok(packet) = Self::parse(bytes) else {
@@ -257,7 +257,8 @@ impl Packet {
         put_u16(transport, 16, pseudo);
     }
 
-    /// What checksum offload expects in the checksum field (RFC 793 §3.1, RFC 8200 §8.1).
+    /// The pseudo-header sum that checksum offload expects in the checksum field (RFC 793 §3.1, RFC
+    /// 8200 §8.1).
     fn pseudo_header(&self, head: &[u8], protocol: u8, transport_len: usize) -> u16 {
         let addresses = match self.version {
             Version::V4 => &head[12..20],
@@ -304,7 +305,7 @@ fn write_ipv4_checksum(ip: &mut [u8]) {
     put_u16(ip, 10, !sum);
 }
 
-/// The protocol that a super-packet's virtio header speaks of.
+/// The protocol of a super-packet by its virtio header.
 fn offloaded_protocol(vnet: &VnetHeader, version: Version) -> Result<u8, Malformed> {
     let (protocol, checksum_offset) = match (vnet.gso_type & !VnetHeader::GSO_ECN, version) {
         (VnetHeader::GSO_TCPV4, Version::V4) | (VnetHeader::GSO_TCPV6, Version::V6) => (TCP, 16),
@@ -333,12 +334,11 @@ fn payload_start(ip: &[u8], transport_at: usize, protocol: Option<u8>) -> Option
     (header_len >= least && transport.len() >= header_len).then_some(transport_at + header_len)
 }
 
-/// Does what checksum offload has left to do.
+/// Completes the checksum that offload has left.
 fn complete_checksum(ip: &mut [u8], vnet: &VnetHeader) {
     let start = usize::from(vnet.checksum_start);
     let sum = !Sum::default().add(&ip[start..]).folded();
-    // Zero would say that there is no checksum in UDP; in one's complement 0xffff is the same
-    // number.
+    // In UDP zero means that there is no checksum; in one's complement 0xffff is the same number.
     put_u16(
         ip,
         start + usize::from(vnet.checksum_offset),

@@ -9,12 +9,12 @@ use rustix::process::{Pid, Signal};
 /// The variable that every process inside carries, with the lab's id.
 pub(crate) const MARK: &str = "HAUL_LAB";
 
-/// Asks every process in these namespaces to end, and kills what is left after `patience`. The
-/// caller holds the namespaces.
+/// Sends SIGTERM to every process in these namespaces, and SIGKILL to those left after `patience`.
+/// The caller holds the namespaces.
 pub(crate) fn end_all(inodes: &BTreeSet<u64>, patience: Duration) {
     let deadline = Instant::now() + patience;
     let mut signal = Signal::TERM;
-    // Processes may have forked meanwhile: look again until nobody is left, but not for ever.
+    // Processes may have forked meanwhile: repeat until none is left, a bounded number of times.
     for _ in 0..1000 {
         let found = inside(inodes);
         if found.is_empty() {
@@ -34,8 +34,8 @@ pub(crate) fn end_all(inodes: &BTreeSet<u64>, patience: Duration) {
     }
 }
 
-/// Ends what a dead lab has left running. A namespace's number may have been given to another one
-/// since, so only those count in which somebody carries the lab's mark.
+/// Ends processes that an ended lab has left running. A namespace's number may have been reused
+/// since, so only those count in which a process carries the lab's mark.
 pub(crate) fn end_orphans(inodes: &BTreeSet<u64>, id: &str) {
     let left = inodes.iter().copied().filter(|&inode| {
         let here = BTreeSet::from([inode]);
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_inside_a_namespace_that_does_not_exist() {
+    fn no_process_is_inside_a_namespace_that_does_not_exist() {
         assert!(inside(&BTreeSet::from([1])).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! What happened on a path, for people and for programs.
+//! Reports on a path, as text and as JSON.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::emulator::DirectionStats;
 use crate::lab::LabStats;
 
-/// Later than this, and the emulator no longer does what it was asked.
+/// Lateness above which the emulation is no longer accurate.
 const LATE_US_MAX: f64 = 1000.0;
 
 /// The counters of a lab.
@@ -101,7 +101,7 @@ impl From<DirectionStats> for DirectionReport {
 }
 
 impl Report {
-    /// What makes the emulation not quite what was asked for, if anything.
+    /// Deviations of the emulation from its scenario, if any.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
@@ -178,7 +178,7 @@ mod tests {
     use crate::emulator::PathStats;
 
     #[test]
-    fn an_emulator_that_could_not_keep_up_says_so() {
+    fn an_emulator_that_could_not_keep_up_reports_it() {
         let mut path = PathStats::default();
         let report = Report::from(LabStats {
             path: Some(path),

@@ -1,8 +1,8 @@
-//! What a lab is asked to emulate: a TOML file, checked and resolved.
+//! A scenario: the TOML file with the path to emulate, checked and resolved.
 //!
-//! The file says what a network engineer would say about a path (rate, round-trip time, loss,
-//! queue); resolving turns it into one [`LinkConfig`] per direction. Every key has a default but
-//! `rtt` and, where a queue is measured in bandwidth-delay products, `rate`.
+//! The file describes a path in a network engineer's terms (rate, round-trip time, loss, queue);
+//! resolving turns it into one [`LinkConfig`] per direction. Every key has a default except `rtt`
+//! and, if a queue is measured in bandwidth-delay products, `rate`.
 
 mod builtin;
 pub mod unit;
@@ -43,12 +43,12 @@ pub struct Scenario {
     pub forward: Direction,
     /// From `b` to `a`.
     pub reverse: Direction,
-    /// Between each host and its gateway, as the path: from `a` to `b`, and from `b` to `a`. Cables
-    /// that are as fast as the machine where nothing is said.
+    /// Between each host and its gateway, as the path: from `a` to `b`, and from `b` to `a`.
+    /// Without settings, links as fast as the machine.
     pub edge: Option<[Direction; 2]>,
     /// Kernel parameters of single hosts, beyond the lab's own tuning: host, then parameter.
     pub sysctls: BTreeMap<String, BTreeMap<String, String>>,
-    /// What `lab run` starts.
+    /// Commands that `lab run` starts.
     pub runs: Vec<Run>,
 }
 
@@ -66,11 +66,11 @@ pub enum Topology {
 /// One direction of the path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Direction {
-    /// What the emulator is to do.
+    /// The emulator's parameters.
     pub link: LinkConfig,
     /// Bytes that each packet takes on the wire beyond its IP packet.
     pub overhead_bytes: u32,
-    /// Damaged packets keep a checksum that says they are whole.
+    /// Damaged packets keep a valid checksum.
     pub corrupt_undetected: bool,
 }
 
@@ -174,8 +174,8 @@ impl Scenario {
             .saturating_add(self.reverse.link.delay_ns)
     }
 
-    /// What the emulator of an edge is to do: this, with the edge for the path, and other random
-    /// decisions.
+    /// Returns the parameters of an edge's emulator: these, with the edge for the path, and another
+    /// random seed.
     pub(crate) fn of_edge(&self, index: usize) -> Option<Self> {
         let [forward, reverse] = self.edge.clone()?;
         let number = u64::try_from(index).unwrap_or(u64::MAX).wrapping_add(1);
@@ -246,9 +246,8 @@ struct HostTable {
     sysctl: BTreeMap<String, String>,
 }
 
-/// `[path]`, `[edge]`: both directions, and then what is different in one of them. The keys of a
-/// direction are written out here once more because flattening would lose the rejection of unknown
-/// keys.
+/// `[path]`, `[edge]`: both directions, then differences of one of them. The keys of a direction
+/// are written out here once more because flattening would lose the rejection of unknown keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PathTable {

@@ -1,9 +1,9 @@
-//! What labs leave on disk while they are up, so that other commands find them: one directory each,
-//! in the user's runtime directory.
+//! Files of running labs, by which other commands find them: one directory each, in the user's
+//! runtime directory.
 //!
-//! `state.json` says which process holds the lab and through which file descriptors; `hosts` is
-//! what the hosts see as `/etc/hosts`; `stats.json` has the counters; `log` what a lab in the
-//! background had to say.
+//! `state.json` names the process that holds the lab and its file descriptors; `hosts` is the
+//! hosts' `/etc/hosts`; `stats.json` has the counters; `log` has the output of a lab in the
+//! background.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -16,20 +16,20 @@ use serde::{Deserialize, Serialize};
 
 use crate::process;
 
-/// A directory without a state belongs to a lab that has just begun, or to nobody after this time.
+/// A directory without a state belongs to a lab that is starting; after this time it is stale.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// A lab that is up, or was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct State {
-    /// What its processes are marked with.
+    /// The mark of its processes.
     pub(crate) id: String,
     /// The process that holds it.
     pub(crate) pid: i32,
     /// That process's start time.
     pub(crate) started: u64,
     pub(crate) scenario: String,
-    /// It waits for others to use it: `up` started it.
+    /// It runs in the background: `up` started it.
     pub(crate) shared: bool,
     pub(crate) hosts: Vec<HostState>,
 }
@@ -68,7 +68,7 @@ impl State {
 }
 
 impl LabDir {
-    /// A new directory for a lab of this name; what a dead one has left there is cleaned up first.
+    /// Creates a directory for a lab of this name; first cleans up after an ended one.
     pub(crate) fn create(name: &str) -> Result<Self> {
         check_name(name)?;
         let root = root()?;
@@ -99,7 +99,7 @@ impl LabDir {
         Ok(dir)
     }
 
-    /// Every directory of a lab, dead or alive.
+    /// Returns the directory of every lab, running or ended.
     pub(crate) fn all() -> Result<Vec<Self>> {
         let mut found = Vec::new();
         for entry in std::fs::read_dir(root()?)? {
@@ -141,7 +141,7 @@ impl LabDir {
         serde_json::from_str(&text).ok()
     }
 
-    /// Written under another name first, so that nobody reads half of it.
+    /// Written under another name first, so that readers never see half of it.
     pub(crate) fn write_state(&self, state: &State) -> Result<()> {
         let temporary = self.path.join("state.json.new");
         std::fs::write(&temporary, serde_json::to_string_pretty(state)?)?;
@@ -162,7 +162,7 @@ impl LabDir {
         Ok(())
     }
 
-    /// How long ago something was last made in it; nothing if it is gone.
+    /// Returns the time since the last change in it; zero if it is gone.
     fn age(&self) -> Duration {
         let made = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified());
         made.ok()
@@ -170,7 +170,7 @@ impl LabDir {
             .unwrap_or_default()
     }
 
-    /// Ends what a dead lab has left running, and removes its files.
+    /// Ends processes that an ended lab has left running, and removes its files.
     pub(crate) fn clean_up(&self) {
         if let Some(state) = self.read_state() {
             process::end_orphans(&state.inodes(), &state.id);
@@ -179,7 +179,7 @@ impl LabDir {
     }
 
     pub(crate) fn remove(&self) {
-        // What cannot be removed is found and cleaned up by the next command.
+        // The next command finds and removes what remains.
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }
@@ -231,7 +231,7 @@ fn real_uid() -> u32 {
     }
 }
 
-/// A name for a lab: what can be a directory, and is not taken for an option.
+/// Checks a name for a lab: it must be valid as a directory, and not look like an option.
 fn check_name(name: &str) -> Result<()> {
     let plain = name
         .chars()

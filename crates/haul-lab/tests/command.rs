@@ -6,6 +6,7 @@
     reason = "the tests wait for real processes, and what goes wrong there fails the test"
 )]
 
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -195,7 +196,7 @@ fn a_lab_in_the_background_can_be_found_used_and_taken_down() {
     left.wait().unwrap();
     eventually("the process that held the lab has ended", || {
         let stat = std::fs::read_to_string(format!("/proc/{holder}/stat"));
-        // Whoever adopted it may not have taken note yet.
+        // The process that adopted it may not have reaped it yet.
         stat.map_or(true, |stat| stat.contains(") Z"))
     });
     assert_eq!(bench.labs(), [] as [PathBuf; 0]);
@@ -295,7 +296,7 @@ fn an_ordinary_user_needs_no_root() {
 }
 
 #[test]
-fn without_the_device_an_ordinary_user_is_told_what_to_do() {
+fn without_the_device_an_ordinary_user_gets_the_remedy() {
     let bench = Bench::new();
     let run = ["run", "-q", "metro", "--", "true"];
     let Some(output) = as_nobody(&bench, "600", &run) else {
@@ -306,4 +307,84 @@ fn without_the_device_an_ordinary_user_is_told_what_to_do() {
         !output.status.success() && message.contains("chmod 666 /dev/net/tun"),
         "{message}"
     );
+}
+
+/// A `haul` that copies on the disk: `haul lab movers` is tested, not what it measures.
+const QUICK_HAUL: &str = r#"#!/bin/sh
+case $1 in
+  key) touch "$4" ;;
+  serve) exec nc -l -k "$4" 4725 ;;
+  send) cp -a "$5" "${0%/*}/copies/target/" ;;
+esac
+"#;
+
+/// The runs of a measurement: movers, and how they ended.
+fn runs(folder: &Path) -> Vec<(String, serde_json::Value)> {
+    let text = std::fs::read_to_string(folder.join("results.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+    let runs = lines.filter(|line: &serde_json::Value| line["line"] == "run");
+    runs.map(|run| (run["mover"].as_str().unwrap().to_owned(), run))
+        .collect()
+}
+
+#[test]
+fn movers_end_a_slow_peer_and_go_on_where_they_were() {
+    let Some(bench) = Bench::with_labs() else {
+        return;
+    };
+    let is_there = |name: &&str| Path::new("/usr/bin").join(name).exists();
+    if let Some(missing) = ["nc", "tar", "bash"].iter().find(|name| !is_there(name)) {
+        println!("SKIPPED: {missing} is not installed");
+        return;
+    }
+    let folder = bench.runtime.path();
+    let haul = folder.join("haul");
+    std::fs::write(&haul, QUICK_HAUL).unwrap();
+    std::fs::set_permissions(&haul, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let out = folder.join("out");
+    let (work, haul) = (folder.join("copies"), haul.to_str().unwrap());
+    // 800 kB over this path take a minute, and more than ten times what the copy takes.
+    let measure = |arguments: &[&str]| {
+        let mut line = vec!["movers", "--work", work.to_str().unwrap(), "--haul", haul];
+        line.extend([
+            "--out",
+            out.to_str().unwrap(),
+            "--rate",
+            "100kbit",
+            "--sets",
+            "tiny",
+        ]);
+        line.extend(["--scale", "0.002", "--rtts", "1ms", "--losses", "0"]);
+        line.extend(["--movers", "haul-send,tar-nc"]);
+        line.extend(arguments);
+        let output = bench.run(&line);
+        (
+            output.status.success(),
+            text(&output.stderr),
+            text(&output.stdout),
+        )
+    };
+    let (is_ok, said, table) = measure(&["--repeat", "1"]);
+    assert!(is_ok, "{said}");
+    let first = runs(&out);
+    assert_eq!(first.len(), 2, "{first:?}");
+    assert!(first[0].1["seconds"].as_f64().unwrap() > 0.0, "{first:?}");
+    let cut = first[1].1["cut_after_s"].as_f64();
+    assert!(
+        cut >= first[0].1["seconds"].as_f64().map(|ours| ours * 10.0),
+        "{first:?}"
+    );
+    assert!(table.contains("> 10  ended; "), "{table}");
+    // Again, with a second round: what was ended is not repeated.
+    let (is_ok, said, _) = measure(&["--repeat", "2"]);
+    assert!(is_ok && !said.contains("making tiny"), "{said}");
+    let second = runs(&out);
+    assert_eq!(second[..2], first);
+    let names: Vec<&str> = second.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["haul-send", "tar-nc", "haul-send"]);
+    // No time is left for a third.
+    let (is_ok, said, _) = measure(&["--repeat", "3", "--budget", "0s"]);
+    assert!(is_ok && said.contains("--budget is over"), "{said}");
+    assert_eq!(runs(&out), second);
+    assert_eq!(bench.labs(), [] as [PathBuf; 0]);
 }

@@ -1,4 +1,4 @@
-//! What crosses a lab: real kernels send over it.
+//! Traffic of real kernels across a lab.
 
 #![expect(
     clippy::disallowed_methods,
@@ -162,10 +162,8 @@ fn a_queue_above_its_threshold_marks_what_is_ecn_capable() {
     for address in [IpAddr::V4(b.addresses().v4), IpAddr::V6(b.addresses().v6)] {
         for ecn in [true, false] {
             let bind = |ip: IpAddr| {
-                let options = UdpOptions {
-                    ecn,
-                    ..UdpOptions::default()
-                };
+                let mut options = UdpOptions::default();
+                options.ecn = ecn;
                 move || haul_io::udp::UdpSocket::bind((ip, 0).into(), &options)
             };
             let own = if address.is_ipv4() {

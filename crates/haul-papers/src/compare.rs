@@ -25,7 +25,7 @@ pub(crate) use args::{CompareArgs, FairnessArgs};
 /// Measures the matrix.
 ///
 /// # Errors
-/// One line that says what is wrong with the arguments or missing on this machine.
+/// The error of the arguments, or what this machine lacks, in one line.
 pub(crate) fn compare(args: &CompareArgs) -> Result<ExitCode> {
     let cells = matrix::all(args)?;
     let tools = tool::parse_all(&args.tools)?;

@@ -1,15 +1,15 @@
 //! Reproduces a paper's figures on this machine in one run: `haul-papers reproduce`.
 //!
 //! A paper is a list of experiments, each for a figure. An experiment measures with the program
-//! itself (`haul bench rdma` and `haul run` between hosts of a lab), so that whoever doubts a point
-//! can measure it alone; one that cannot run here says why. Series take turns, as in `haul lab
-//! compare`, and medians count.
+//! itself (`haul bench rdma` and `haul run` between hosts of a lab), so that a reader who doubts a
+//! point can measure it alone; one that cannot run here reports why. Series take turns, as in `haul
+//! lab compare`, and medians count.
 //!
-//! Map: [`record`] what is kept, and what a paper claims · [`mod@bench`] a lab with a server of
-//! `haul bench` · [`ceiling`] plain UDP · [`datagram`] the experiments of the paper on datagrams ·
+//! Map: [`record`] results, and claims of the papers · [`mod@bench`] a lab with a server of `haul
+//! bench` · [`ceiling`] plain UDP · [`datagram`] the experiments of the paper on datagrams ·
 //! [`gridftp`] GridFTP · [`phoebus`] gateways, by [`gateways`] · [`wan`] profiles of long paths and
 //! [`efficient`] protocols for them, both of [`cells`] · [`programs`] unmodified programs under
-//! `haul run`, [`vlc`] and [`sipp`] · [`chart`] and [`page`] for people.
+//! `haul run`, [`vlc`] and [`sipp`] · [`chart`] and [`page`] the report.
 
 mod bench;
 mod ceiling;

@@ -147,7 +147,7 @@ fn results_that_cannot_be_kept_are_not_measured() {
     }
 }
 
-/// Whether it ran; where this machine lets no lab be made, a line says why not.
+/// Whether it ran; if this machine does not permit labs, prints why.
 fn ran(output: &Output) -> bool {
     let said = String::from_utf8_lossy(&output.stderr);
     let refused = [

@@ -6,8 +6,8 @@
 //!
 //! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars,
 //! heat maps · [`page`] one HTML file · [`stats`] medians and spread · [`machine`] what it was
-//! measured on · [`quantity`] rates, sizes and times as people write them · [`host_port`]
-//! `HOST:PORT`.
+//! measured on · [`quantity`] rates, sizes and times as people write them · [`date`] dates in UTC ·
+//! [`host_port`] `HOST:PORT`.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -17,6 +17,7 @@
 
 pub mod axis;
 pub mod chart;
+pub mod date;
 pub mod host_port;
 pub mod machine;
 pub mod page;

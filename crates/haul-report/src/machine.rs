@@ -6,6 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
+use crate::date;
+
 /// A machine counts as idle when at most this share of its processors is busy…
 pub const IDLE_SHARE: f64 = 0.1;
 /// …for this long.
@@ -50,7 +52,7 @@ impl Machine {
             haul_version: env!("CARGO_PKG_VERSION").to_string(),
             haul_commit: commit(),
             iperf3: first_line(Command::new("iperf3").arg("--version")),
-            date: date(SystemTime::now()),
+            date: now(),
         }
     }
 
@@ -161,45 +163,14 @@ fn first_line(command: &mut Command) -> Option<String> {
     text.lines().next().map(str::to_string)
 }
 
-/// UTC, as RFC 3339 has it.
-fn date(now: SystemTime) -> String {
-    let seconds = now
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    let (year, month, day) = civil(seconds / 86_400);
-    let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
-}
-
-/// Year, month and day of a day since 1970-01-01: eras of 400 years that begin in March, so that
-/// the leap day comes last.
-fn civil(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day_of_year = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month + 2) / 5 + 1;
-    let calendar_month = if month < 10 { month + 3 } else { month - 9 };
-    (
-        era * 400 + year + u64::from(calendar_month <= 2),
-        calendar_month,
-        day_of_month,
-    )
+fn now() -> String {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    date::seconds(since.map_or(0, |since| since.as_secs()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        let at = |seconds| date(UNIX_EPOCH + Duration::from_secs(seconds));
-        assert_eq!(at(0), "1970-01-01T00:00:00Z");
-        assert_eq!(at(951_782_399), "2000-02-28T23:59:59Z");
-        assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
-        assert_eq!(at(1_767_225_600), "2026-01-01T00:00:00Z");
-    }
 
     #[test]
     fn a_machine_has_idled_and_is_described() {

@@ -1,11 +1,12 @@
 //! One end of a connection, with a memory to send from and one to receive into.
 
 use haul_cc::Time;
-use haul_udt::wire::{HEADER_LEN, SocketId, SocketKind, piece_len};
+use haul_udt::wire::{HEADER_LEN, Sealed, SocketId, SocketKind, piece_len};
 use haul_udt::{Config, Connection, Event, Joiner, Received, Transmit};
 
 use crate::flow::{Flow, MessageOut};
 use crate::pattern;
+use crate::sealing::{Sealing, open};
 
 /// What a host has received.
 #[derive(Debug, Default)]
@@ -37,6 +38,7 @@ pub struct Host {
     memory: Vec<u8>,
     transmit: Transmit,
     joiner: Joiner,
+    sealing: Option<Sealing>,
     connected: bool,
     closed: Option<Option<haul_udt::Error>>,
     expected: Expected,
@@ -139,6 +141,10 @@ impl Host {
             memory,
             transmit: Transmit::default(),
             joiner: Joiner::default(),
+            sealing: flow
+                .seal
+                .clone()
+                .map(|[client, server]| Sealing::new(if side == 0 { client } else { server })),
             connected: false,
             closed: None,
             expected: Expected::new(flow.stream_bytes_of(1 - side), &flow.messages[1 - side]),
@@ -203,13 +209,32 @@ impl Host {
         self.connection.limit_room(now, self.held(), ROOM_BYTES);
     }
 
-    /// Takes a datagram that has passed the checksum. `len` is its true length where bytes do not
-    /// travel.
-    pub(crate) fn handle(&mut self, now: Time, datagram: &[u8], len: usize) {
+    /// Datagrams that it has sealed, and how often its key has changed; none if it does not seal.
+    #[must_use]
+    pub fn sealed(&self) -> Option<(usize, u64)> {
+        let sealing = self.sealing.as_ref()?;
+        Some((sealing.sealed(), sealing.generations()))
+    }
+
+    /// Takes a datagram that came at `arrived` and has passed the checksum. `len` is its true
+    /// length where bytes do not travel. Answers whether it opened.
+    pub(crate) fn handle(&mut self, now: Time, arrived: Time, datagram: &[u8], len: usize) -> bool {
+        if self.sealing.is_none() {
+            self.handle_packet(now, arrived, datagram, len);
+            return true;
+        }
+        let packet = open(&mut self.sealing, &mut self.connection, now, datagram);
+        if let Some(packet) = &packet {
+            self.handle_packet(now, arrived, packet, packet.len());
+        }
+        packet.is_some()
+    }
+
+    fn handle_packet(&mut self, now: Time, arrived: Time, datagram: &[u8], len: usize) {
         if let Some(piece) = self.connection.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.joiner);
             if let Some(packet) = joiner.join(&piece) {
-                self.handle(now, packet, packet.len());
+                self.handle_packet(now, arrived, packet, packet.len());
             }
             self.joiner = joiner;
             return;
@@ -221,7 +246,7 @@ impl Host {
             padded = [datagram, &vec![0; len - datagram.len()]].concat();
             &padded
         };
-        if let Ok(Received::Data(placement)) = self.connection.handle_datagram(now, now, view) {
+        if let Ok(Received::Data(placement)) = self.connection.handle_packet(now, arrived, view) {
             let payload = &view[HEADER_LEN..];
             self.rx.placed_bytes += u64::from(placement.len);
             if payload.len() != placement.len as usize {
@@ -264,32 +289,53 @@ impl Host {
             if !self.transmit.control.is_empty() {
                 let packet = self.transmit.control.clone();
                 let len = packet.len();
-                send(packet, len);
+                self.send(packet, len, self.transmit.sealed, &mut send);
             }
-            for (header, range) in self.transmit.headers.iter().zip(&self.transmit.payload) {
+            let packets = self.transmit.headers.iter().zip(&self.transmit.payload);
+            let packets: Vec<_> = packets.map(|(header, range)| (*header, *range)).collect();
+            let (segment_len, max) = (self.transmit.segment_len(), self.connection.datagram_max());
+            for (at, (header, range)) in packets.into_iter().enumerate() {
+                let sealed = self.transmit.sealed.map(|first| first.plus(at));
                 let mut packet = header.to_vec();
                 if self.bytes_matter {
                     pattern::extend(&mut packet, self.seed, range.position, u64::from(range.len));
                 }
-                let (len, max) = (
-                    HEADER_LEN + range.len as usize,
-                    self.connection.datagram_max(),
-                );
-                if len <= max {
-                    send(packet, len);
+                let len = HEADER_LEN + range.len as usize;
+                // Of a batch all are cut or none: pieces have later numbers.
+                if segment_len <= max {
+                    self.send(packet, len, sealed, &mut send);
                     continue;
                 }
                 packet.resize(len, 0);
-                let (piece_len, mut pieces) = (piece_len(len, max), Vec::new());
-                self.connection.cut(&packet, piece_len, &mut pieces);
-                for piece in pieces.chunks(piece_len) {
-                    send(piece.to_vec(), piece_len);
+                let (piece_len, mut pieces) = (piece_len(segment_len, max), Vec::new());
+                let (_, first) = self.connection.cut(&packet, piece_len, &mut pieces);
+                for (at, piece) in pieces.chunks(piece_len).enumerate() {
+                    let sealed = first.map(|first| first.plus(at));
+                    self.send(piece.to_vec(), piece_len, sealed, &mut send);
                 }
             }
         }
         while let Some(event) = self.connection.poll_event() {
             self.note(event);
         }
+    }
+
+    /// Hands a packet to `send`, sealed where it has to be; only whole packets can be.
+    fn send(
+        &mut self,
+        mut packet: Vec<u8>,
+        len: usize,
+        sealed: Option<Sealed>,
+        send: &mut impl FnMut(Vec<u8>, usize),
+    ) {
+        let (Some(sealing), Some(sealed)) = (&mut self.sealing, sealed) else {
+            send(packet, len);
+            return;
+        };
+        packet.resize(len, 0);
+        let packet = sealing.seal(&self.connection, sealed, &packet);
+        let len = packet.len();
+        send(packet, len);
     }
 
     fn note(&mut self, event: Event) {

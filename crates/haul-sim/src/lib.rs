@@ -7,7 +7,7 @@
 //!
 //! Map: [`World`] events and links · [`Flow`] what a connection carries · [`Host`] one connection
 //! with its send and receive memory · [`pattern`] the payload · [`scenario`] ready-made paths and
-//! random ones.
+//! random ones · `sealing` sealed datagrams.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -15,8 +15,9 @@ mod flow;
 mod host;
 pub mod pattern;
 pub mod scenario;
+mod sealing;
 mod world;
 
-pub use flow::{Flow, MessageOut};
+pub use flow::{Flow, MessageOut, Stalls};
 pub use host::{Host, ROOM_BYTES, Rx};
-pub use world::{Damage, Outcome, Path, World};
+pub use world::{Attacks, Damage, Outcome, Path, World};

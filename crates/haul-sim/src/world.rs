@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use haul_cc::Time;
 use haul_netem::{Fate, Link, LinkConfig, Rng};
+use haul_seal::TAG_LEN;
 use haul_udt::wire::{HEADER_LEN, is_data};
 use haul_udt::{Connection, Identity, Listener, Reaction, Seq};
 
@@ -39,6 +40,8 @@ struct Running {
     written: [bool; 2],
     finished: Option<Time>,
     wakeups: [Time; 2],
+    /// The latest stall of each side, or the next: its begin and end, ns.
+    stall: [(u64, u64); 2],
 }
 
 impl Running {
@@ -61,6 +64,8 @@ struct Packet {
     side: usize,
     bytes: Vec<u8>,
     len: usize,
+    /// When it came to its host, ns.
+    arrived: u64,
     /// It says that it met a filling queue.
     marked: bool,
 }
@@ -109,6 +114,26 @@ pub struct World {
     damaged: Damage,
     /// Damaged headers and control packets arrive, as if UDP's checksum had missed all of it.
     misses_damage: bool,
+    attacks: Option<Attacks>,
+    /// Changes handshakes on their way.
+    tamper: Option<fn(&mut [u8])>,
+}
+
+/// What an attacker has sent to hosts of sealed flows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Attacks {
+    /// Datagrams of the peer's with some bits flipped, before the genuine one.
+    pub flipped: u64,
+    /// Datagrams of the peer's once more, after the genuine one.
+    pub replayed: u64,
+    /// Datagrams with a genuine header, a random number and a random tag.
+    pub forged: u64,
+    /// Datagrams of other kinds, without a seal: shutdowns.
+    pub unsealed: u64,
+    /// Datagrams of another flow, or of this host's own.
+    pub spliced: u64,
+    /// Those of all kinds that a host has opened.
+    pub accepted: u64,
 }
 
 /// Packets that arrived damaged.
@@ -149,6 +174,8 @@ impl World {
             busy: (0, 0),
             damaged: Damage::default(),
             misses_damage: false,
+            attacks: None,
+            tamper: None,
         }
     }
 
@@ -171,6 +198,7 @@ impl World {
             written: [false; 2],
             finished: None,
             wakeups: [Time::from_ns(u64::MAX); 2],
+            stall: [(0, 0); 2],
         });
         for (side, at) in starts.into_iter().enumerate() {
             if let Some(at) = at {
@@ -218,6 +246,23 @@ impl World {
         self.misses_damage = true;
     }
 
+    /// From now on each datagram of a sealed flow comes in the company of others that an attacker
+    /// made of it.
+    pub fn attack(&mut self) {
+        self.attacks = Some(Attacks::default());
+    }
+
+    /// From now on handshakes pass an attacker who changes them.
+    pub fn tamper(&mut self, change: fn(&mut [u8])) {
+        self.tamper = Some(change);
+    }
+
+    /// What the attacker has done so far.
+    #[must_use]
+    pub fn attacks(&self) -> Attacks {
+        self.attacks.unwrap_or_default()
+    }
+
     /// Packets that arrived damaged so far.
     #[must_use]
     pub fn damaged(&self) -> Damage {
@@ -248,7 +293,7 @@ impl World {
             }
             self.now = self.now.max(entry.at);
             self.check_progress();
-            if let Some(at) = self.pause_ends(&entry.what) {
+            if let Some(at) = self.stall_ends(&entry.what) {
                 self.push(at, entry.what);
                 continue;
             }
@@ -263,14 +308,19 @@ impl World {
         }
     }
 
-    /// When the thread that this is for runs again, if it is in a pause.
-    fn pause_ends(&self, what: &What) -> Option<u64> {
+    /// When the thread that this is for runs again, if it is stalled.
+    fn stall_ends(&mut self, what: &What) -> Option<u64> {
         let (flow, side) = match *what {
             What::Arrive(Packet { flow, side, .. }) | What::Wake { flow, side } => (flow, side),
             What::Write { .. } => return None,
         };
-        let at = self.flows[flow].flow.runs_at(side, self.now);
-        (at > self.now).then_some(at)
+        let running = &mut self.flows[flow];
+        let stalls = running.flow.stalls[side]?;
+        let (begin, end) = &mut running.stall[side];
+        while *end <= self.now {
+            (*begin, *end) = stalls.next(*end, &mut self.rng);
+        }
+        (*begin <= self.now).then_some(*end)
     }
 
     fn check_progress(&mut self) {
@@ -297,6 +347,11 @@ impl World {
     fn arrive(&mut self, packet: &Packet) {
         let now = self.now();
         let (flow, side) = (packet.flow, packet.side);
+        let arrived = if self.flows[flow].flow.stamps_arrivals {
+            Time::from_ns(packet.arrived)
+        } else {
+            now
+        };
         if self.flows[flow].hosts[side].is_none() {
             if self.flows[flow].flow.rendezvous.is_some() {
                 return;
@@ -307,8 +362,63 @@ impl World {
             if packet.marked {
                 host.connection.handle_marks(1);
             }
-            host.handle(now, &packet.bytes, packet.len);
+            let mut attacks = self.attacks.filter(|_| host.sealed().is_some());
+            // A handshake has no seal, by which to tell it from another one.
+            if let Some(attacks) = &mut attacks
+                && host.is_connected()
+                && !is_handshake(&packet.bytes)
+            {
+                let rng = &mut self.rng;
+                let mut bad = packet.bytes.clone();
+                while bad == packet.bytes {
+                    flip(rng, &mut bad);
+                }
+                attacks.accepted += u64::from(host.handle(now, arrived, &bad, bad.len()));
+                attacks.flipped += 1;
+                // Its header is genuine; number, beginning and tag are not.
+                bad.copy_from_slice(&packet.bytes);
+                let tag = bad.len() - TAG_LEN;
+                for start in [HEADER_LEN, tag] {
+                    bad[start..start + TAG_LEN / 2].copy_from_slice(&rng.next_u64().to_le_bytes());
+                }
+                attacks.accepted += u64::from(host.handle(now, arrived, &bad, bad.len()));
+                attacks.forged += 1;
+                let mut shutdown = packet.bytes[..HEADER_LEN + 4].to_vec();
+                shutdown[..4].copy_from_slice(&[0x80, 5, 0, 0]);
+                attacks.accepted += u64::from(host.handle(now, arrived, &shutdown, shutdown.len()));
+                attacks.unsealed += 1;
+                host.handle(now, arrived, &packet.bytes, packet.len);
+                attacks.accepted += u64::from(host.handle(now, arrived, &packet.bytes, packet.len));
+                attacks.replayed += 1;
+            } else {
+                host.handle(now, arrived, &packet.bytes, packet.len);
+            }
+            self.attacks = attacks.or(self.attacks);
+            self.splice(packet);
             self.settle(flow, side);
+        }
+    }
+
+    /// The attacker sends a datagram to all hosts but the one that it is for.
+    fn splice(&mut self, packet: &Packet) {
+        let now = self.now();
+        let Some(attacks) = &mut self.attacks else {
+            return;
+        };
+        if is_handshake(&packet.bytes) {
+            return;
+        }
+        for (flow, running) in self.flows.iter_mut().enumerate() {
+            for (side, host) in running.hosts.iter_mut().enumerate() {
+                let elsewhere = (flow, side) != (packet.flow, packet.side);
+                if let Some(host) = host
+                    .as_mut()
+                    .filter(|host| elsewhere && host.is_connected())
+                {
+                    attacks.accepted += u64::from(host.handle(now, now, &packet.bytes, packet.len));
+                    attacks.spliced += 1;
+                }
+            }
         }
     }
 
@@ -404,6 +514,9 @@ impl World {
         };
         if host.is_connected() && !running.written[side] {
             running.written[side] = true;
+            if let (0, Some(remembered)) = (side, running.flow.remembered) {
+                host.connection.resume(remembered);
+            }
             let bytes = running.flow.stream_bytes[side];
             if bytes > 0 {
                 let _ = host.connection.write(now, bytes, true);
@@ -466,6 +579,11 @@ impl World {
         if mtu.is_some_and(|&(_, mtu)| wire_bytes > mtu) {
             return;
         }
+        if let Some(tamper) = self.tamper
+            && is_handshake(&bytes)
+        {
+            tamper(&mut bytes);
+        }
         let sender = self.flows[flow].hosts[1 - side].as_ref();
         let ecn_capable = sender.is_some_and(|host| host.connection.is_ecn_capable());
         let Fate::Delivered {
@@ -502,6 +620,7 @@ impl World {
                 side,
                 bytes: bytes.clone(),
                 len,
+                arrived: at_ns,
                 marked: marked && ecn_capable,
             };
             self.push(at_ns, What::Arrive(packet));
@@ -513,6 +632,7 @@ impl World {
                 side,
                 bytes,
                 len,
+                arrived: at_ns,
                 marked: marked && ecn_capable,
             }),
         );
@@ -521,16 +641,26 @@ impl World {
     /// Flips bits; answers whether UDP's checksum would still let the datagram pass.
     fn corrupt(&mut self, bytes: &mut [u8]) -> bool {
         let before = checksum(bytes);
-        for _ in 0..=self.rng.below(3) {
-            let bit = self.rng.below(bytes.len() as u64 * 8);
-            if let Some(byte) = usize::try_from(bit / 8)
-                .ok()
-                .and_then(|at| bytes.get_mut(at))
-            {
-                *byte ^= 1 << (bit % 8);
-            }
-        }
+        flip(&mut self.rng, bytes);
         checksum(bytes) == before
+    }
+}
+
+/// Control type 0.
+fn is_handshake(bytes: &[u8]) -> bool {
+    bytes[..2] == [0x80, 0]
+}
+
+/// Flips one bit to four.
+fn flip(rng: &mut Rng, bytes: &mut [u8]) {
+    for _ in 0..=rng.below(3) {
+        let bit = rng.below(bytes.len() as u64 * 8);
+        if let Some(byte) = usize::try_from(bit / 8)
+            .ok()
+            .and_then(|at| bytes.get_mut(at))
+        {
+            *byte ^= 1 << (bit % 8);
+        }
     }
 }
 

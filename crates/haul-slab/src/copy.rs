@@ -77,6 +77,9 @@ mod opaque {
 
     const BLOCK: usize = 16;
     const LINE: usize = 64;
+    /// From here on it pays to store at aligned addresses: a store across two cache lines takes two
+    /// turns.
+    const ALIGNED_MIN: usize = 256;
     /// From here on the processor's own loop is quicker.
     const STRING_MIN: usize = 4 << 10;
 
@@ -96,6 +99,11 @@ mod opaque {
             return true;
         }
         let mut at = 0;
+        if len >= ALIGNED_MIN {
+            // SAFETY: `BLOCK` is less than `len`.
+            unsafe { block(from, to) };
+            at = BLOCK - to.addr() % BLOCK;
+        }
         while at + LINE <= len {
             // SAFETY: `at + LINE` is at most `len`.
             unsafe { line(from.wrapping_add(at), to.wrapping_add(at)) };

@@ -60,6 +60,11 @@ impl Mapping {
     pub(crate) fn pages(&self) -> Pages {
         self.pages
     }
+
+    /// Gives the pages back to the system: they read as zeros.
+    pub(crate) fn discard(&self) {
+        system::discard(self.start, self.len);
+    }
 }
 
 impl Drop for Mapping {
@@ -102,6 +107,12 @@ mod system {
         Ok(Mapping { start, len, pages })
     }
 
+    pub(super) fn discard(start: NonNull<u8>, len: usize) {
+        // SAFETY: the range is a mapping's own, and stays mapped; its bytes are only read and
+        // written by copies for which any content is valid. A kernel that refuses keeps the pages.
+        unsafe { libc::madvise(start.as_ptr().cast(), len, libc::MADV_DONTNEED) };
+    }
+
     pub(super) fn unmap(start: NonNull<u8>, len: usize) {
         // SAFETY: the range was mapped by `map_with` and the mapping is being dropped, so nobody
         // uses it any more.
@@ -115,6 +126,8 @@ mod system {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
 
     use super::{Mapping, NonNull, PAGE_BYTES, Pages, io};
+
+    pub(super) fn discard(_start: NonNull<u8>, _len: usize) {}
 
     pub(super) fn map(len: usize) -> io::Result<Mapping> {
         let layout = Layout::from_size_align(len, PAGE_BYTES).map_err(io::Error::other)?;

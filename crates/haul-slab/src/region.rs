@@ -29,7 +29,7 @@ pub struct Region {
 /// What keeps a region's bytes mapped.
 #[derive(Debug)]
 pub(crate) enum Hold {
-    Mapping(#[expect(dead_code, reason = "held for its drop")] Mapping),
+    Mapping(Mapping),
     Piece(#[expect(dead_code, reason = "held for its drop")] Piece),
     /// The user of [`Region::from_raw`] answers for it.
     Foreign,
@@ -229,6 +229,14 @@ impl Region {
     /// [`OutOfBounds`].
     pub fn scatter(&self, offset: usize, len: usize) -> Result<Scatter<'_>, OutOfBounds> {
         Ok(Scatter::new(self.check(offset, len)?, len))
+    }
+
+    /// Gives the memory of a region with its own mapping back to the system until it is used again.
+    /// Its content is lost. Other regions do not change.
+    pub fn discard(&self) {
+        if let Hold::Mapping(mapping) = &*self.hold {
+            mapping.discard();
+        }
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<NonNull<u8>, OutOfBounds> {

@@ -1,7 +1,7 @@
 //! The agent: answers what other hosts ask about the sockets of this table, and asks on behalf of
-//! its programs.
+//! its applications.
 //!
-//! All that agents say goes from discovery port to discovery port. Who receives at that port of an
+//! Agents exchange datagrams between discovery ports only. Whoever receives at that port of an
 //! address speaks for the sockets there: a cookie proves the address before anything is remembered,
 //! the source port proves that it is the agent, and the address that a socket claims must be the
 //! one that was seen. One thread, no state per asker beyond the table's record.
@@ -34,7 +34,7 @@ pub const DEFAULT_PORT: u16 = 4793;
 /// When a question that is not answered is asked again, and then given up: milliseconds after the
 /// first time.
 const TRIES_MS: [u32; 4] = [60, 200, 450, 800];
-/// Questions on their way.
+/// Queries in flight.
 const QUESTIONS_MAX: usize = 1024;
 /// Hosts that are being asked; each has a socket.
 const HOSTS_MAX: usize = 64;
@@ -64,19 +64,19 @@ pub struct Status {
     state: AtomicU32,
 }
 
-/// Who answers here.
+/// Which process is the agent here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Another `haul run` of this user, or nobody yet.
     Waiting,
     /// This one.
     Agent,
-    /// Another user, or another program.
+    /// Another user, or another application.
     PortTaken,
 }
 
 impl Status {
-    /// Who answers here.
+    /// Which process is the agent here.
     #[must_use]
     pub fn standing(&self) -> Standing {
         match self.state.load(Ordering::Acquire) {
@@ -143,7 +143,7 @@ struct Host {
     used_ms: u32,
 }
 
-/// A question on its way.
+/// A query in flight.
 #[derive(Debug)]
 struct Question {
     key: Key,
@@ -190,8 +190,8 @@ impl<'a> Agent<'a> {
         })
     }
 
-    /// Programs wake their agent through a futex, hosts through sockets: a second thread turns the
-    /// one into the other.
+    /// Applications wake their agent through a futex, hosts through sockets: a second thread turns
+    /// the one into the other.
     fn run_with_waker(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let (signal, ended) = (Signal::new()?, AtomicBool::new(false));
         let table = self.table;
@@ -252,7 +252,7 @@ impl<'a> Agent<'a> {
         self.listeners.iter().map(AsFd::as_fd).chain(hosts)
     }
 
-    /// What programs ask.
+    /// What applications ask.
     fn take_questions(&mut self) {
         let table = self.table;
         for at in table.questions() {
@@ -537,7 +537,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// Once in a while: closed sockets are told of, answers grow old.
+    /// Announces closed sockets and expires old answers; called periodically.
     fn sweep(&mut self, now: u32) {
         live::unpublish_closed(self.table);
         let ports: HashSet<u32> = self
@@ -607,7 +607,7 @@ impl<'a> Agent<'a> {
         let _ = rustix::net::send(&host.socket, &notice.emit(), SendFlags::NOSIGNAL);
     }
 
-    /// The last words: sockets whose `haul run` has ended are gone.
+    /// Announces that the sockets of a `haul run` that has ended are closed.
     fn leave(&mut self) {
         self.sweep(now_ms());
     }
@@ -625,7 +625,7 @@ fn speaks(socket: &Socket, protocol: Protocol, target: SocketAddr, asker: Socket
     }
     let (local, remote) = (address(socket.local.load()), address(socket.remote.load()));
     let is_any = match local.ip() {
-        // A wildcard of IPv6 takes IPv4 too, unless it was told not to; then nothing of IPv4
+        // A wildcard of IPv6 takes IPv4 too, unless it is IPV6_V6ONLY; then nothing of IPv4
         // reaches the port anyway.
         IpAddr::V6(ip) => ip.is_unspecified(),
         IpAddr::V4(ip) => ip.is_unspecified() && target.is_ipv4(),

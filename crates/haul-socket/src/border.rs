@@ -88,7 +88,7 @@ pub extern "C" fn haul_socket_forked() {
     lock::forked();
 }
 
-/// Before a program is started that gets descriptors of this process.
+/// Called before an application starts that inherits descriptors of this process.
 #[unsafe(no_mangle)]
 pub extern "C" fn haul_socket_spawning() {
     quietly(connect::spawning);

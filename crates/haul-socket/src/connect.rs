@@ -282,7 +282,7 @@ pub(crate) fn inherit(process: &'static Process) {
     }
 }
 
-/// At the program's end: its connections are not closed one by one.
+/// Called when the application exits without closing its connections.
 pub(crate) fn exit() {
     for entry in process::entries() {
         finish(&entry);
@@ -353,7 +353,7 @@ pub(crate) fn spawning() {
         .for_each(|entry| share(&entry));
 }
 
-/// Before exec(3): sockets of this process speak again when the next program says so.
+/// Before exec(3): sockets of this process speak again when the next application says so.
 pub(crate) fn before_exec() {
     let own = sys::process_id();
     for entry in process::entries() {

@@ -1,8 +1,8 @@
 //! A UDP socket on UD: what goes to a peer that speaks is framed, everything else is as it was.
 //!
-//! One system call per call of the program. On the way out head, payload and CRC are gathered. On
-//! the way in a datagram goes where the program wants it: while framed ones come, the head is
-//! received apart; while plain ones come, the other way round; and only what comes as it was not
+//! One system call per call of the application. On the way out head, payload and CRC are gathered.
+//! On the way in a datagram goes where the application wants it: while framed ones come, the head
+//! is received apart; while plain ones come, the other way round; and only what comes as it was not
 //! expected is moved.
 
 use std::cell::Cell;
@@ -25,7 +25,7 @@ const PLAIN_FLAGS: c_int = libc::MSG_OOB | libc::MSG_MORE | libc::MSG_ZEROCOPY |
 /// Of the kernel's `linux/socket.h`: find the path's MTU, send nothing.
 const MSG_PROBE: c_int = 0x10;
 
-/// Payloads up to this are copied on their way: what an Ethernet packet holds.
+/// Maximum payload that is copied before it is sent: what an Ethernet packet holds.
 const COPIED_MAX: usize = 1_472;
 
 /// sendmsg(2).
@@ -214,9 +214,9 @@ fn ask(entry: &Entry, to: [u32; 5]) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 enum Way {
-    /// It is plain: to where the program wants it.
+    /// It is plain: to where the application wants it.
     Plain = 0,
-    /// It is framed: the head apart, and the payload to where the program wants it.
+    /// It is framed: the head apart, and the payload to where the application wants it.
     Framed = 1,
     /// It is framed and short: in one piece, which costs less than a list of buffers, and then
     /// copied.
@@ -234,7 +234,7 @@ impl Way {
     }
 }
 
-/// Buffers of a program with which an [`HaulSocketArrival`] has room.
+/// Buffers of an application with which an [`HaulSocketArrival`] has room.
 const VECTORS: usize = 4;
 
 /// A datagram that is to be received by whoever made this, with `message`, and then given to
@@ -252,7 +252,7 @@ pub struct HaulSocketArrival {
 #[cfg(target_pointer_width = "64")]
 const _: () = assert!(SEND_HEAD == 50 && size_of::<HaulSocketArrival>() == 208);
 
-/// Prepares a receive; false if the program has too many buffers.
+/// Prepares a receive; false if the application has too many buffers.
 pub(crate) fn arrival(entry: &Entry, message: &msghdr, arrival: &mut HaulSocketArrival) -> bool {
     let buffers = sys::buffers_of(message);
     if buffers.len() > VECTORS {
@@ -283,7 +283,7 @@ pub(crate) fn arrival(entry: &Entry, message: &msghdr, arrival: &mut HaulSocketA
     true
 }
 
-/// Delivers what was received; `None` for a datagram that was damaged on its way, which is dropped
+/// Delivers what was received; `None` for a datagram that arrived damaged, which is dropped
 /// as the kernel drops one.
 pub(crate) fn arrived(
     entry: &Entry,
@@ -333,7 +333,7 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     }
 }
 
-/// Gives the program the datagram of `len` octets that was received in `own`.
+/// Gives the application the datagram of `len` bytes that was received in `own`.
 fn deliver(
     entry: &Entry,
     message: &mut msghdr,
@@ -359,7 +359,7 @@ fn deliver(
         }
     };
     let given = octets.min(room);
-    // Where the program's buffers begin in what was received.
+    // Where the application's buffers begin in what was received.
     let sink = if way == Way::Framed { SEND_HEAD } else { 0 };
     if way == Way::Short || from > sink {
         sys::move_forward(list, from, buffers, 0, given);
@@ -445,7 +445,7 @@ thread_local! {
     static IN_USE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Room for what the program's buffers do not hold, of which a checksum must still be made: the
+/// Room for what the application's buffers do not hold, of which a checksum must still be made: the
 /// thread's own, until [`release`].
 fn spare() -> iovec {
     let which = usize::from(IN_USE.replace(true));

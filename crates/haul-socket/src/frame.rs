@@ -82,7 +82,7 @@ fn header(shim: Shim, to: Named, slot: Option<u64>) -> DataHeader<'static> {
     }
 }
 
-/// Whether a datagram of `len` octets that begins with `start` is framed, for `own`: its head is
+/// Whether a datagram of `len` bytes that begins with `start` is framed, for `own`: its head is
 /// the one that this side would have written. `None` is anything else, to be delivered as it is;
 /// the CRC is still to be compared.
 pub(crate) fn parse(start: &[u8], len: usize, own: Named) -> Option<Head> {

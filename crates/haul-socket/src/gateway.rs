@@ -1,12 +1,13 @@
 //! TCP connections that go through a gateway.
 //!
-//! The program's socket connects to a hole ([`haul_io::hole`]) instead of its destination, and its
-//! `haul run` gets a duplicate of it with the destination. When the far end has accepted, `haul
-//! run` connects to the program's socket; when it has refused, it leaves the reason in the socket's
-//! record and turns the socket away. Until then, and from then on, the socket is the kernel's:
-//! waiting, polling, bytes.
+//! The application's socket connects to a hole ([`haul_io::hole`]) instead of its destination, and
+//! its `haul run` gets a duplicate of it with the destination. When the far end has accepted, `haul
+//! run` connects to the application's socket; when it has refused, it leaves the reason in the
+//! socket's record and turns the socket away. Until then, and from then on, the socket is the
+//! kernel's: waiting, polling, bytes.
 
 use std::ffi::c_int;
+use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,11 +26,12 @@ use crate::process::{Entry, Process};
 use crate::sys;
 use crate::table::{Protocol, Socket, Table, Why, address, words};
 
-/// What the program's side sends: the record's number, which of its attempts this is, and the
+/// What the application's side sends: the record's number, which of its attempts this is, and the
 /// destination, as numbers of this machine.
 const MESSAGE_LEN: usize = 28;
-/// State of a socket that connects, as `TCP_INFO` has it.
+/// States of a socket that connects, and of one without a connection, as `TCP_INFO` has them.
 const SYN_SENT: u8 = 2;
+const CLOSE: u8 = 7;
 
 /// Where the `haul run` of that process id takes calls.
 fn path(table: &Table, run: u32) -> PathBuf {
@@ -38,7 +40,7 @@ fn path(table: &Table, run: u32) -> PathBuf {
     path.into()
 }
 
-// The program's side.
+// The application's side.
 
 /// connect(2) of a TCP socket to a destination.
 pub(crate) fn connect(
@@ -52,8 +54,11 @@ pub(crate) fn connect(
         return again(entry);
     }
     let family = sys::option(entry.fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
-    if is_near(target, link) || family != sys::family(to, len) {
-        socket.refuse(Why::Near);
+    let is_near = is_near(target, link);
+    if is_near || family != sys::family(to, len) {
+        if is_near {
+            socket.refuse(Why::Near);
+        }
         let connected = sys::connect(entry.fd, to, len);
         entry.note_addresses(target);
         return connected;
@@ -66,7 +71,7 @@ pub(crate) fn connect(
 }
 
 /// Whether a destination is on this host or this link, where no gateway leads.
-fn is_near(target: SocketAddr, link: u32) -> bool {
+pub(crate) fn is_near(target: SocketAddr, link: u32) -> bool {
     let ip = target.ip();
     let is_of_link = match ip {
         IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -77,7 +82,10 @@ fn is_near(target: SocketAddr, link: u32) -> bool {
 
 /// Where sockets of a family connect to.
 fn hole_of(process: &Process, family: Option<c_int>) -> Option<SocketAddr> {
-    let (v4, v6) = process.table.holes(process.run())?;
+    hole_of_family(process.table.holes(process.run())?, family)
+}
+
+fn hole_of_family((v4, v6): (u16, u16), family: Option<c_int>) -> Option<SocketAddr> {
     let ip: IpAddr = match family? {
         libc::AF_INET => Ipv4Addr::LOCALHOST.into(),
         libc::AF_INET6 if v6 != 0 => return Some((Ipv6Addr::LOCALHOST, v6).into()),
@@ -90,24 +98,14 @@ fn hole_of(process: &Process, family: Option<c_int>) -> Option<SocketAddr> {
 
 fn begin(entry: &Entry, target: SocketAddr, hole: SocketAddr) -> c_int {
     let (socket, fd) = (entry.socket, entry.fd);
-    // It would put the connection off until there is something to send.
-    sys::clear_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
     let Some(flags) = sys::status_flags(fd) else {
         return -1;
     };
-    // The other side must not be told before the socket calls.
     let waits = flags & libc::O_NONBLOCK == 0;
-    if waits {
-        sys::set_status_flags(fd, flags | libc::O_NONBLOCK);
-    }
-    let connected = sys::connect_to(fd, hole);
-    let error = sys::errno();
-    if waits {
-        sys::set_status_flags(fd, flags);
-    }
-    if connected == 0 || error != libc::EINPROGRESS {
+    let error = enter(fd, flags, hole);
+    if error != libc::EINPROGRESS {
         sys::set_errno(error);
-        return connected;
+        return if error == 0 { 0 } else { -1 };
     }
     socket.error.store(0, Ordering::Relaxed);
     socket.refuse(Why::None);
@@ -133,14 +131,31 @@ fn begin(entry: &Entry, target: SocketAddr, hole: SocketAddr) -> c_int {
     -1
 }
 
+/// Has a socket with these flags connect to a hole, without waiting: the other side must not be
+/// informed before the socket calls. Returns the error of connect(2): `EINPROGRESS` is success.
+fn enter(fd: c_int, flags: c_int, hole: SocketAddr) -> c_int {
+    // It would put the connection off until there is something to send.
+    sys::clear_option(fd, libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT);
+    let waits = flags & libc::O_NONBLOCK == 0;
+    if waits {
+        sys::set_status_flags(fd, flags | libc::O_NONBLOCK);
+    }
+    let connected = sys::connect_to(fd, hole);
+    let error = if connected == 0 { 0 } else { sys::errno() };
+    if waits {
+        sys::set_status_flags(fd, flags);
+    }
+    error
+}
+
 /// A number that no other attempt of a record's sockets has had lately, and never 0.
-fn next_attempt() -> u32 {
+pub(crate) fn next_attempt() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let count = NEXT.fetch_add(1, Ordering::Relaxed);
     (std::process::id().wrapping_shl(16) ^ count).max(1)
 }
 
-/// Tells `haul run`; the error of connect(2) where it cannot be told.
+/// Notifies `haul run`; returns the error of connect(2) if it cannot be reached.
 fn call(entry: &Entry, attempt: u32, target: SocketAddr) -> Result<(), c_int> {
     let number = u32::try_from(entry.number).map_err(|_| libc::ENETUNREACH)?;
     let mut message = [0; MESSAGE_LEN];
@@ -194,7 +209,7 @@ fn number(error: u32) -> c_int {
 
 /// The socket is as it was before connect(2), which has failed.
 fn failed(entry: &Entry, error: c_int) -> c_int {
-    // What the kernel has to say about it has been said better.
+    // The kernel's reason is replaced by a better one.
     sys::option(entry.fd, libc::SOL_SOCKET, libc::SO_ERROR);
     forget(entry);
     entry.socket.refuse(Why::NotMade);
@@ -208,7 +223,7 @@ pub(crate) fn forget(entry: &Entry) {
     entry.socket.error.store(0, Ordering::Relaxed);
 }
 
-/// After `SO_ERROR` has said that a socket failed: why.
+/// Returns why a socket failed, after `SO_ERROR` has reported it.
 pub(crate) fn error(entry: &Entry) -> Option<c_int> {
     let error = entry.socket.error.load(Ordering::Acquire);
     let is_ours = entry.socket.gateway.load(Ordering::Acquire) != 0 && error != 0;
@@ -226,23 +241,82 @@ pub(crate) fn peer(entry: &Entry) -> Option<SocketAddr> {
 
 // The side of `haul run`.
 
-/// The programs' calls, taken as long as this is there.
+/// Receives the applications' calls until it is dropped.
 #[derive(Debug)]
 pub struct Calls {
-    table: Arc<Table>,
-    run: u32,
+    side: Arc<Side>,
+    deliver: Deliver,
     path: PathBuf,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A connection that a program wants. Dropped, it is refused.
+/// What calls need, from applications or from the supervisor.
+#[derive(Debug)]
+pub(crate) struct Side {
+    table: Arc<Table>,
+    run: u32,
+    holes: Holes,
+}
+
+/// The receiver of calls. Calls hold no reference, so it can end while some still wait.
+#[derive(Clone)]
+pub(crate) struct Deliver(Arc<dyn Fn(Call) + Send + Sync>);
+
+impl fmt::Debug for Deliver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Deliver")
+    }
+}
+
+impl Deliver {
+    /// A call of an application's socket, which is connecting to a hole.
+    pub(crate) fn call(
+        &self,
+        side: &Arc<Side>,
+        socket: OwnedFd,
+        message: Message,
+        told: Option<Told>,
+    ) {
+        (self.0)(Call {
+            socket: Some(socket),
+            message,
+            side: Arc::clone(side),
+            told,
+        });
+    }
+}
+
+/// A connection that an application wants. Dropped, it is refused.
 #[derive(Debug)]
 pub struct Call {
     socket: Option<OwnedFd>,
     message: Message,
-    table: Arc<Table>,
-    holes: Arc<Holes>,
+    side: Arc<Side>,
+    /// Learns what becomes of it.
+    told: Option<Told>,
+}
+
+/// What becomes of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// The socket is being connected.
+    Met,
+    /// The application has given up.
+    Gone,
+    /// `errno` of connect(2). The receiver of this refuses the socket.
+    Failed(c_int),
+}
+
+/// The result of a call, reported once.
+pub(crate) struct Told(pub(crate) Tell);
+
+type Tell = Box<dyn FnOnce(Outcome, &OwnedFd) + Send>;
+
+impl fmt::Debug for Told {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Told")
+    }
 }
 
 /// Why a connection cannot be had.
@@ -275,11 +349,11 @@ impl Failure {
 
 /// What a call says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Message {
+pub(crate) struct Message {
     /// The record's.
-    number: usize,
-    attempt: u32,
-    to: SocketAddr,
+    pub(crate) number: usize,
+    pub(crate) attempt: u32,
+    pub(crate) to: SocketAddr,
 }
 
 #[derive(Debug)]
@@ -289,40 +363,41 @@ struct Holes {
 }
 
 impl Calls {
-    /// Takes the calls of the programs under the `haul run` of this process id, and hands each to
-    /// `deliver`, on a thread of its own.
+    /// Takes the calls of the applications under the `haul run` of this process id, and hands each
+    /// to `deliver`, on threads of its own.
     pub(crate) fn take(
         table: &Arc<Table>,
         run: u32,
-        mut deliver: impl FnMut(Call) + Send + 'static,
+        deliver: impl Fn(Call) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let holes = Arc::new(Holes {
+        let holes = Holes {
             v4: Hole::v4()?,
             // There may be no IPv6.
             v6: Hole::v6().ok(),
+        };
+        let ports = holes.ports();
+        let side = Arc::new(Side {
+            table: Arc::clone(table),
+            run,
+            holes,
         });
+        let deliver = Deliver(Arc::new(deliver));
         let path = path(table, run);
         let mailbox = mailbox(&path)?;
         let is_over = Arc::new(AtomicBool::new(false));
-        let (own, ending) = (Arc::clone(table), Arc::clone(&is_over));
-        let v6 = holes.v6.as_ref().map_or(0, |hole| hole.address().port());
-        let ports = (holes.v4.address().port(), v6);
+        let (own, ending) = (Arc::clone(&side), Arc::clone(&is_over));
+        let taking = deliver.clone();
         let serve = move || {
             while !ending.load(Ordering::Acquire) {
-                if let Some((socket, message)) = receive(&mailbox, &own, run) {
-                    deliver(Call {
-                        socket: Some(socket),
-                        message,
-                        table: Arc::clone(&own),
-                        holes: Arc::clone(&holes),
-                    });
+                if let Some((socket, message)) = receive(&mailbox, &own.table, run) {
+                    taking.call(&own, socket, message, None);
                 }
             }
         };
         let thread = std::thread::Builder::new().name("calls".into());
         let calls = Self {
-            table: Arc::clone(table),
-            run,
+            side,
+            deliver,
             path,
             is_over,
             thread: Some(thread.spawn(serve)?),
@@ -330,21 +405,81 @@ impl Calls {
         table.set_holes(run, ports);
         Ok(calls)
     }
+
+    pub(crate) fn parts(&self) -> (Arc<Side>, Deliver) {
+        (Arc::clone(&self.side), self.deliver.clone())
+    }
 }
 
 impl Drop for Calls {
     fn drop(&mut self) {
-        // No program connects to what may soon be somebody else's.
-        self.table.set_holes(self.run, (0, 0));
+        // No application connects to what may soon be somebody else's.
+        self.side.table.set_holes(self.side.run, (0, 0));
         self.is_over.store(true, Ordering::Release);
         if wake(&self.path).is_ok()
             && let Some(thread) = self.thread.take()
         {
-            // Where it panicked, that was told.
+            // A panic has been reported.
             let _ = thread.join();
         }
         let _ = std::fs::remove_file(&self.path);
     }
+}
+
+impl Holes {
+    /// Of IPv4 and IPv6, 0 where there is none.
+    fn ports(&self) -> (u16, u16) {
+        let v6 = self.v6.as_ref().map_or(0, |hole| hole.address().port());
+        (self.v4.address().port(), v6)
+    }
+}
+
+impl Side {
+    pub(crate) fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The process id of the `haul run`.
+    pub(crate) const fn run(&self) -> u32 {
+        self.run
+    }
+
+    /// Whether that is the address of one of the holes.
+    pub(crate) fn is_hole(&self, address: Option<SocketAddr>) -> bool {
+        let v6 = self.holes.v6.as_ref().map(Hole::address);
+        address.is_some() && (address == Some(self.holes.v4.address()) || address == v6)
+    }
+
+    /// Has an application's socket connect to a hole, without waiting.
+    ///
+    /// # Errors
+    /// `errno` of connect(2).
+    pub(crate) fn enter(&self, socket: &OwnedFd) -> Result<(), c_int> {
+        let fd = socket.as_raw_fd();
+        let family = sys::option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN);
+        let hole = hole_of_family(self.holes.ports(), family).ok_or(libc::ENETUNREACH)?;
+        let flags = sys::status_flags(fd).ok_or(libc::EBADF)?;
+        let mut error = enter(fd, flags, hole);
+        if matches!(error, libc::ECONNABORTED | libc::ECONNRESET) {
+            // That was the end of a connection that failed before.
+            error = enter(fd, flags, hole);
+        }
+        match error {
+            libc::EINPROGRESS => Ok(()),
+            0 => Err(libc::ENETUNREACH),
+            error => Err(error),
+        }
+    }
+}
+
+/// Whether a TCP socket has no connection and is making none.
+pub(crate) fn is_unconnected(socket: &OwnedFd) -> bool {
+    sys::tcp_state(socket.as_raw_fd()) == Some(CLOSE)
+}
+
+/// Forgets why a connection failed: the application learns it by other means.
+pub(crate) fn clear_error(socket: &OwnedFd) {
+    sys::option(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_ERROR);
 }
 
 /// A socket at `path` that nobody but this user can send to.
@@ -400,7 +535,7 @@ fn receive(mailbox: &OwnedFd, table: &Table, run: u32) -> Option<(OwnedFd, Messa
 }
 
 /// Ends the connecting of a socket, and nothing else.
-fn turn_away(socket: &OwnedFd) {
+pub(crate) fn turn_away(socket: &OwnedFd) {
     if sys::tcp_state(socket.as_raw_fd()) == Some(SYN_SENT) {
         // Fails where it has just ended otherwise.
         let _ = hole::turn_away(socket);
@@ -430,10 +565,10 @@ impl Call {
     }
 
     fn record(&self) -> Option<&Socket> {
-        self.table.socket(self.message.number)
+        self.side.table.socket(self.message.number)
     }
 
-    /// Whether the program's socket is still connecting because of this call. It may have been
+    /// Whether the application's socket is still connecting because of this call. It may have been
     /// given up, and used for another destination.
     fn is_wanted(&self, socket: &OwnedFd) -> bool {
         let fd = socket.as_raw_fd();
@@ -451,38 +586,64 @@ impl Call {
             .map_or(0, |record| record.pid.load(Ordering::Relaxed))
     }
 
-    /// The program is connected; the other end of its connection, which never waits.
+    /// The application is connected; the other end of its connection, which never waits.
     ///
     /// # Errors
-    /// The program has given up, or of the system calls.
+    /// The application has given up, or a system call failed.
     #[expect(clippy::disallowed_types, reason = "haul-io has made it")]
     pub fn accept(mut self) -> io::Result<std::net::TcpStream> {
         let wanted = self.socket.as_ref().filter(|socket| self.is_wanted(socket));
         let socket = wanted.ok_or(io::ErrorKind::NotConnected)?;
-        let hole = match (hole::local_addr(socket)?, &self.holes.v6) {
+        let holes = &self.side.holes;
+        let hole = match (hole::local_addr(socket)?, &holes.v6) {
             (SocketAddr::V6(_), Some(hole)) => hole,
-            _ => &self.holes.v4,
+            _ => &holes.v4,
         };
         let stream = hole.meet(socket)?;
-        self.socket = None;
+        if let Some(socket) = self.socket.take() {
+            self.tell(Outcome::Met, &socket);
+        }
         Ok(stream)
     }
 
-    /// The program's connect(2) fails.
+    /// The application's connect(2) fails.
     pub fn refuse(mut self, why: Failure) {
         self.fail(why);
     }
 
     fn fail(&mut self, why: Failure) {
-        let taken = self.socket.take();
-        let Some(socket) = taken.filter(|socket| self.is_wanted(socket)) else {
+        let Some(socket) = self.socket.take() else {
             return;
         };
+        if !self.is_wanted(&socket) {
+            self.tell(Outcome::Gone, &socket);
+            return;
+        }
+        if self.told.is_some() {
+            self.tell(Outcome::Failed(why.errno()), &socket);
+            return;
+        }
         if let Some(record) = self.record() {
             let errno = u32::try_from(why.errno()).unwrap_or(0);
             record.error.store(errno, Ordering::Release);
         }
         turn_away(&socket);
+    }
+
+    /// What becomes of a socket that the supervisor has taken. Nobody says when it is closed: its
+    /// record may be reused from now on.
+    fn tell(&mut self, outcome: Outcome, socket: &OwnedFd) {
+        let Some(Told(told)) = self.told.take() else {
+            return;
+        };
+        if let Some(record) = self.record() {
+            if outcome != Outcome::Met {
+                record.gateway.store(0, Ordering::Release);
+                record.refuse(Why::NotMade);
+            }
+            record.state.store(Socket::CLOSED, Ordering::Release);
+        }
+        told(outcome, socket);
     }
 }
 

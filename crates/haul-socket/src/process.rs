@@ -1,4 +1,4 @@
-//! What a program's process knows: its table, and which descriptor is which record.
+//! What an application's process knows: its table, and which descriptor is which record.
 
 use std::ffi::c_int;
 use std::sync::OnceLock;
@@ -62,6 +62,7 @@ pub(crate) fn start(table: Table, run: u32) -> bool {
     let Some(options) = table.options(run) else {
         return false;
     };
+    table.note_loaded(run);
     let process = Process {
         table,
         run,
@@ -137,7 +138,7 @@ impl Process {
         agent != 0 && is_alive(agent)
     }
 
-    /// A record for a new socket of the program.
+    /// A record for a new socket of the application.
     pub(crate) fn open(&'static self, fd: c_int, protocol: Protocol) -> Option<Entry> {
         slot(fd)?;
         let (number, socket) = self.table.take_socket()?;

@@ -1,6 +1,7 @@
-//! What `haul run` does beside starting the program: it joins the table, is the agent or waits to
-//! be, and reports.
+//! What `haul run` does beside starting the application: it joins the table, is the agent or waits
+//! to be, and reports.
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -17,6 +18,7 @@ use rustix::process::Signal;
 
 use crate::agent::{self, Standing, Status};
 pub use crate::gateway::{Call, Calls, Failure};
+use crate::supervisor::Prepared;
 use crate::table::{Options, Protocol, Socket, Table, Why, address, is_alive, now_ms};
 
 /// A `haul run` that has joined its table.
@@ -58,7 +60,7 @@ impl Run {
             if !table.register(pid, config.options) {
                 return Err(io::ErrorKind::ResourceBusy.into());
             }
-            // Whoever was the last may have removed the file meanwhile.
+            // The last user may have removed the file meanwhile.
             if table.is_current() {
                 break Arc::new(table);
             }
@@ -86,7 +88,7 @@ impl Run {
         })
     }
 
-    /// What the program's environment must say.
+    /// The variables that the application's environment must have.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, std::ffi::OsString); 2] {
         [
@@ -101,7 +103,7 @@ impl Run {
         self.table.path()
     }
 
-    /// Who answers here.
+    /// Which process is the agent here.
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.status.standing()
@@ -114,12 +116,12 @@ impl Run {
         agent != 0 && is_alive(agent)
     }
 
-    /// Takes the connections that the programs want to make, where that was chosen: `deliver` gets
-    /// each, on a thread of its own.
+    /// Takes the connections that the applications want to make, where that was chosen: `deliver`
+    /// gets each, on threads of its own.
     ///
     /// # Errors
     /// Of the system calls.
-    pub fn take_calls(&self, deliver: impl FnMut(Call) + Send + 'static) -> io::Result<Calls> {
+    pub fn take_calls(&self, deliver: impl Fn(Call) + Send + Sync + 'static) -> io::Result<Calls> {
         Calls::take(&self.table, self.pid, deliver)
     }
 
@@ -139,7 +141,7 @@ impl Run {
         }
     }
 
-    /// The sockets of the programs under this `haul run`.
+    /// The sockets of the applications under this `haul run`.
     #[must_use]
     pub fn report(&self) -> Report {
         let own = |socket: &&Socket| socket.run.load(Ordering::Relaxed) == self.pid;
@@ -148,10 +150,12 @@ impl Run {
         Report {
             rows,
             left_out: self.table.overflow(),
+            loaded: self.table.loaded(self.pid),
+            supervised: self.table.is_supervised(self.pid),
         }
     }
 
-    /// Ends: no socket of its programs speaks any more, and the agent says so.
+    /// Ends: no socket of its applications is framed any more, and the agent announces it.
     ///
     /// # Errors
     /// What ended the agent before.
@@ -164,7 +168,7 @@ impl Run {
         for (_, socket) in self.table.sockets() {
             if socket.run.load(Ordering::Relaxed) == self.pid {
                 socket.published.store(0, Ordering::Release);
-                // A program that has gone into the background still uses its records.
+                // An application that has gone into the background still uses its records.
                 let is_shared = socket.shared.load(Ordering::Relaxed) != 0;
                 if !is_shared && !is_alive(socket.pid.load(Ordering::Relaxed)) {
                     socket.state.store(Socket::CLOSED, Ordering::Release);
@@ -203,6 +207,10 @@ pub struct Report {
     /// Sockets of all `haul run`s for which the table had no room, or that were forgotten to make
     /// some.
     pub left_out: u32,
+    /// How many times a process has loaded the library.
+    pub loaded: u32,
+    /// Connections of applications that do not load it were seen, too.
+    pub supervised: bool,
 }
 
 /// A socket.
@@ -222,8 +230,9 @@ pub struct Row {
     pub listening: bool,
     /// What its bytes went by.
     pub carrier: Carrier,
-    /// Bytes of payload that were carried, out and in.
-    pub carried: (u64, u64),
+    /// Bytes of payload that were carried, out and in; `None` where nobody counted them, because
+    /// the application did not load the library.
+    pub carried: Option<(u64, u64)>,
     /// Bytes that went by the kernel's socket as they were, out and in; of TCP they are known when
     /// it is closed.
     pub plain: (u64, u64),
@@ -286,12 +295,37 @@ impl Row {
             remote: place(socket.remote.load()),
             listening: socket.listening.load(Ordering::Relaxed) == 1,
             carrier,
-            carried,
+            carried: (socket.supervised.load(Ordering::Relaxed) == 0).then_some(carried),
             plain: (number(&socket.plain_out), number(&socket.plain_in)),
             malformed: socket.malformed.load(Ordering::Relaxed),
             why: Why::from_number(socket.why.load(Ordering::Relaxed)),
         })
     }
+}
+
+/// Has the TCP connections of applications that do not load the library carried, too.
+pub struct Supervision<'a> {
+    /// What takes their connections.
+    pub calls: &'a Calls,
+    /// Gets a line about each connection that cannot be carried, and fails.
+    pub say: Box<dyn FnMut(&str) + Send>,
+}
+
+impl fmt::Debug for Supervision<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Supervision")
+    }
+}
+
+/// Why an application was not run to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum NotRun {
+    /// The application cannot be started, or waited for.
+    #[error("{0}")]
+    Program(#[from] io::Error),
+    /// Its connections cannot be supervised. It was not started.
+    #[error("the kernel refuses a seccomp filter: {0}")]
+    Supervision(io::Error),
 }
 
 /// The signals of a process that stands for another one.
@@ -322,14 +356,33 @@ impl Signals {
         None
     }
 
-    /// Runs a program to its end. Signals that a process sends go on to it; those of a terminal it
-    /// has got itself.
+    /// Runs an application to its end, supervised if that is asked for. Signals that a process
+    /// sends go on to it; those of a terminal it has got itself.
     ///
     /// # Errors
-    /// The program cannot be started, or of `wait4`.
-    pub fn run(&self, command: &mut Command) -> io::Result<ExitStatus> {
+    /// The application cannot be started or supervised, or `wait4` failed.
+    pub fn run(
+        &self,
+        command: &mut Command,
+        supervision: Option<Supervision<'_>>,
+    ) -> Result<ExitStatus, NotRun> {
         Inside::default().on(command)?;
-        let mut process = Process::new(command.spawn()?);
+        let prepare = |one: Supervision<'_>| Prepared::new(one.calls, command, one.say);
+        let prepared = supervision.map(prepare).transpose();
+        let prepared = prepared.map_err(NotRun::Supervision)?;
+        let spawned = command.spawn();
+        // Until it has been started, what fails first is the filter.
+        let supervisor = prepared.map(Prepared::begin).transpose();
+        let (mut process, _supervisor) = match (spawned, supervisor) {
+            (Ok(child), Ok(supervisor)) => (Process::new(child), supervisor),
+            (Err(error), Ok(_)) => return Err(NotRun::Program(error)),
+            (Err(error), Err(_)) => return Err(NotRun::Supervision(error)),
+            (Ok(mut child), Err(error)) => {
+                child.kill()?;
+                child.wait()?;
+                return Err(NotRun::Supervision(error));
+            }
+        };
         loop {
             if let Some(ended) = process.try_wait()? {
                 return Ok(ended.status);

@@ -1,5 +1,5 @@
-//! A TCP connection on RC: what a program sends is RDMA Sends, each in an FPDU with its CRC, and
-//! what it receives is their payload. No start-up frames: the agents have agreed before the
+//! A TCP connection on RC: what an application sends is RDMA Sends, each in an FPDU with its CRC,
+//! and what it receives is their payload. No start-up frames: the agents have agreed before the
 //! connection was made.
 //!
 //! An FPDU has 16 KiB at most, and a receiver delivers none before all of it is there and its CRC
@@ -30,7 +30,7 @@ const TAIL_MAX: usize = 7;
 
 /// The values of a record's `taken`.
 pub(crate) const TAKEN: u32 = 1;
-/// The peer was said to speak it, and does not: everything passes.
+/// The peer was announced as a speaker of it and is none: everything passes unframed.
 const PASSES: u32 = 2;
 
 fn passes(entry: &Entry) -> bool {

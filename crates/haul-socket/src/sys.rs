@@ -1,8 +1,8 @@
-//! System calls on the program's descriptors, by number: libc's functions of these names are the
-//! shim's. And its memory, which comes as pointers.
+//! System calls on the application's descriptors, by number: libc's functions of these names are
+//! the shim's. And its memory, which comes as pointers.
 //!
-//! What a program hands to a system call is its own affair, as it is with the kernel: a length that
-//! does not belong to its pointer is a mistake of the program.
+//! What an application hands to a system call is its own affair, as it is with the kernel: a length
+//! that does not belong to its pointer is a mistake of the application.
 
 use std::ffi::{c_int, c_long};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -10,6 +10,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libc::{iovec, msghdr, sockaddr_storage, socklen_t};
+
+/// The argument behind the last one by which the preloaded library marks its own calls: the filter
+/// of `haul run` allows them. c/preload/shim.h has the same number.
+pub(crate) const OWN: u64 = 0x6861_756c_2072_756e;
 
 /// Sets `errno`.
 pub(crate) fn set_errno(error: c_int) {
@@ -31,7 +35,7 @@ fn result(value: c_long) -> isize {
     isize::try_from(value).unwrap_or(-1)
 }
 
-/// A list of buffers with room for a program's and this crate's own.
+/// A list of buffers with room for an application's and this crate's own.
 pub(crate) struct Buffers {
     few: [iovec; FEW],
     many: Vec<iovec>,
@@ -135,13 +139,13 @@ pub(crate) fn for_each(
         }
         len -= take;
         let start = buffer.iov_base.cast::<u8>().wrapping_add(from);
-        // SAFETY: the buffer is this crate's own, or the program has handed it to a call that reads
-        // or writes it; the call has returned or has not begun.
+        // SAFETY: the buffer is this crate's own, or the application has handed it to a call that
+        // reads or writes it; the call has returned or has not begun.
         f(unsafe { std::slice::from_raw_parts(start, take) });
     }
 }
 
-/// Copies `len` octets from `at` in one list to `to` in another, front to back: where the lists
+/// Copies `len` bytes from `at` in one list to `to` in another, front to back: where the lists
 /// share memory, `to` is not behind `at`.
 pub(crate) fn move_forward(from: &[iovec], at: usize, into: &[iovec], to: usize, len: usize) {
     let mut done = 0;
@@ -222,7 +226,7 @@ pub(crate) fn buffers_of(message: &msghdr) -> &[iovec] {
     if message.msg_iov.is_null() {
         return &[];
     }
-    // SAFETY: the program says that there are that many.
+    // SAFETY: the application vouches for their number.
     unsafe { std::slice::from_raw_parts(message.msg_iov, message.msg_iovlen) }
 }
 
@@ -231,7 +235,7 @@ pub(crate) fn has_control(message: &msghdr, level: c_int, kind: c_int) -> bool {
     if message.msg_control.is_null() || message.msg_controllen < size_of::<libc::cmsghdr>() {
         return false;
     }
-    // SAFETY: the header names control data that the program has laid out.
+    // SAFETY: the header names control data that the application has laid out.
     let mut header = unsafe { libc::CMSG_FIRSTHDR(message) };
     while !header.is_null() {
         // SAFETY: CMSG_FIRSTHDR and CMSG_NXTHDR give headers that lie within the control data.
@@ -275,10 +279,10 @@ pub(crate) fn shutdown(fd: c_int, how: c_int) -> c_int {
     c_int::from(unsafe { libc::syscall(libc::SYS_shutdown, fd, how) } == 0) - 1
 }
 
-/// connect(2) with the address as the program gave it.
+/// connect(2) with the address as the application gave it, marked as decided here.
 pub(crate) fn connect(fd: c_int, to: *const libc::sockaddr, len: socklen_t) -> c_int {
     // SAFETY: the kernel checks the pointer.
-    c_int::from(unsafe { libc::syscall(libc::SYS_connect, fd, to, len) } == 0) - 1
+    c_int::from(unsafe { libc::syscall(libc::SYS_connect, fd, to, len, OWN) } == 0) - 1
 }
 
 /// The family that an address names.
@@ -341,7 +345,7 @@ pub(crate) fn put_address(storage: &mut sockaddr_storage, address: SocketAddr) -
     }
 }
 
-/// Writes an address for a program, in its socket's family, as far as there is room; its whole
+/// Writes an address for an application, in its socket's family, as far as there is room; its whole
 /// length.
 pub(crate) fn put_peer(
     fd: c_int,
@@ -358,7 +362,7 @@ pub(crate) fn put_peer(
     let len = put_address(&mut storage, peer);
     let count = len.min(room) as usize;
     let source = (&raw const storage).cast::<u8>();
-    // SAFETY: the program has room for that many bytes, which the kernel has just written to.
+    // SAFETY: the application has room for that many bytes, which the kernel has just written to.
     unsafe { std::ptr::copy_nonoverlapping(source, address.cast::<u8>(), count) };
     len
 }
@@ -475,7 +479,7 @@ fn name(fd: c_int, call: c_long) -> Option<SocketAddr> {
     let mut storage: sockaddr_storage = unsafe { std::mem::zeroed() };
     let mut len = len_of::<sockaddr_storage>();
     // SAFETY: the kernel writes at most `len` bytes, and the length.
-    let done = unsafe { libc::syscall(call, fd, &raw mut storage, &raw mut len) };
+    let done = unsafe { libc::syscall(call, fd, &raw mut storage, &raw mut len, OWN) };
     (done == 0)
         .then(|| socket_address((&raw const storage).cast(), len))
         .flatten()
@@ -532,6 +536,15 @@ pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     unsafe { numbers(fd, level, name) }
 }
 
+/// How long a blocking send, or connect(2), waits at most, ns.
+pub(crate) fn send_timeout_ns(fd: c_int) -> Option<u64> {
+    // SAFETY: two numbers are numbers.
+    let time = unsafe { numbers::<[c_long; 2]>(fd, libc::SOL_SOCKET, libc::SO_SNDTIMEO) };
+    let [seconds, micros] = time?.map(|part| u64::try_from(part).unwrap_or(0));
+    let ns = seconds.saturating_mul(1_000_000_000) + micros * 1_000;
+    (ns > 0).then_some(ns)
+}
+
 /// How many more bytes the kernel takes before it says that a socket is full, counted as it counts
 /// them.
 pub(crate) fn send_room(fd: c_int) -> usize {
@@ -545,7 +558,7 @@ pub(crate) fn send_room(fd: c_int) -> usize {
     })
 }
 
-/// getsockopt(2) of what is numbers; what the kernel does not write stays zero.
+/// Calls getsockopt(2) for a numeric option; bytes that the kernel does not write stay zero.
 ///
 /// # Safety
 /// Any bytes are a `T`.
@@ -553,7 +566,7 @@ unsafe fn numbers<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
     // SAFETY: the caller's word.
     let mut value: T = unsafe { std::mem::zeroed() };
     let mut len = len_of::<T>();
-    // SAFETY: the kernel writes at most `len` octets to `value`, and the length.
+    // SAFETY: the kernel writes at most `len` bytes to `value`, and the length.
     let done = unsafe {
         libc::syscall(
             libc::SYS_getsockopt,
@@ -562,17 +575,18 @@ unsafe fn numbers<T>(fd: c_int, level: c_int, name: c_int) -> Option<T> {
             name,
             &raw mut value,
             &raw mut len,
+            OWN,
         )
     };
     (done == 0).then_some(value)
 }
 
-/// CLOSE_WAIT, LAST_ACK, CLOSING: the states of connections whose peer has said that it is done.
+/// CLOSE_WAIT, LAST_ACK, CLOSING: the states of connections whose peer has sent FIN.
 const FIN_CAME: [u8; 3] = [8, 9, 11];
 /// The state of one that both have ended (TIME_WAIT is not the socket's), or that was reset.
 const CLOSED: u8 = 7;
 
-/// Bytes of a TCP connection that the program has written, and that have come.
+/// Bytes of a TCP connection that the application has written, and that have arrived.
 pub(crate) fn tcp_octets(fd: c_int) -> Option<(u64, u64)> {
     let info = tcp_info(fd)?;
     // Not what is acknowledged and what waits for it: there the kernel counts SYN and FIN.
@@ -600,7 +614,7 @@ pub(crate) fn tcp_state(fd: c_int) -> Option<u8> {
     tcp_info(fd).map(|info| info.tcpi_state)
 }
 
-/// Whether a program that is executed has this descriptor.
+/// Whether an application that is executed has this descriptor.
 pub(crate) fn is_kept_by_exec(fd: c_int) -> bool {
     // SAFETY: the call takes numbers.
     let flags = unsafe { libc::syscall(libc::SYS_fcntl, fd, libc::F_GETFD) };

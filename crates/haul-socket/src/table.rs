@@ -1,9 +1,10 @@
-//! The table: what the programs under `haul run` and its agents know together, in shared memory.
+//! The table: what the applications under `haul run` and its agents know together, in shared
+//! memory.
 //!
 //! One per user, network namespace and discovery port. [`Socket`] records are written by the
-//! programs, [`Peer`] records by the agents, questions go from programs to agents through a ring.
-//! Everything is an atomic number and nothing read here is trusted further than its type: another
-//! process of the same user may have written anything.
+//! applications, [`Peer`] records by the agents, questions go from applications to agents through a
+//! ring. Everything is an atomic number and nothing read here is trusted further than its type:
+//! another process of the same user may have written anything.
 
 use std::hash::Hasher;
 use std::io;
@@ -29,7 +30,7 @@ const QUESTIONS: usize = 1024;
 /// `haul run`s at the same time.
 const RUNS: usize = 256;
 /// Part of the file's name: another layout is another table.
-const LAYOUT: u32 = 5;
+const LAYOUT: u32 = 6;
 
 /// What a socket speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -67,11 +68,11 @@ pub enum Why {
     Option = 4,
     /// To several receivers, or to an address of one link.
     Address = 5,
-    /// `haul run` was told to leave this protocol alone.
+    /// An option of `haul run` excludes this protocol.
     Excluded = 6,
     /// No agent here: another user has the discovery port, or `haul run` has ended.
     NoLocalAgent = 7,
-    /// The peer was told to speak it and does not.
+    /// The peer was announced as a speaker of it and is none.
     PeerPlain = 8,
     /// Already connected when it was inherited.
     Inherited = 9,
@@ -122,7 +123,7 @@ impl Why {
             Self::TooLong => "longer than a framed datagram",
             Self::Flag => "sent with a flag that framing cannot keep",
             Self::Near => "on this host or link",
-            Self::NotMade => "not to be had through the gateway",
+            Self::NotMade => "the gateway could not make the connection",
         }
     }
 }
@@ -180,7 +181,7 @@ impl Address {
     }
 }
 
-/// A socket of a program.
+/// A socket of an application.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Socket {
@@ -188,7 +189,7 @@ pub(crate) struct Socket {
     pub(crate) state: AtomicU32,
     /// The process id of its `haul run`.
     pub(crate) run: AtomicU32,
-    /// Who opened it, and as which descriptor.
+    /// The process that opened it, and its descriptor.
     pub(crate) pid: AtomicU32,
     pub(crate) descriptor: AtomicU32,
     pub(crate) protocol: AtomicU32,
@@ -217,6 +218,8 @@ pub(crate) struct Socket {
     pub(crate) gateway: AtomicU32,
     /// Why that has failed, as `errno`.
     pub(crate) error: AtomicU32,
+    /// The supervisor has taken it, and nobody counts its bytes.
+    pub(crate) supervised: AtomicU32,
     pub(crate) inode: AtomicU64,
     /// Bytes of payload.
     pub(crate) carried_out: AtomicU64,
@@ -280,6 +283,7 @@ impl Socket {
             &self.write_record,
             &self.gateway,
             &self.error,
+            &self.supervised,
             &self.qpn,
             &self.epoch,
         ] {
@@ -416,7 +420,7 @@ impl Peer {
     fn finish(&self, seen: u32, state: u32) {
         let next = (seen & !STATE_MASK).wrapping_add(STATE_MASK + 1) | state;
         self.state.store(next, Ordering::Release);
-        // Who connects waits for it.
+        // The connecting side waits for it.
         let _ = futex::wake(&self.state, futex::Flags::empty(), u32::MAX);
     }
 
@@ -473,6 +477,10 @@ pub(crate) struct RunRecord {
     pub(crate) options: AtomicU32,
     /// Ports of its holes, of IPv4 in the lower half and of IPv6 in the upper.
     holes: AtomicU32,
+    /// How many times a process has loaded the library.
+    loaded: AtomicU32,
+    /// It sees connections of other applications, too.
+    supervised: AtomicU32,
 }
 
 /// What a `haul run` wants carried.
@@ -646,6 +654,8 @@ impl Table {
                     .is_ok()
             {
                 run.holes.store(0, Ordering::Relaxed);
+                run.loaded.store(0, Ordering::Relaxed);
+                run.supervised.store(0, Ordering::Relaxed);
                 run.options.store(options.number(), Ordering::Release);
                 return true;
             }
@@ -676,6 +686,30 @@ impl Table {
     pub(crate) fn options(&self, pid: u32) -> Option<Options> {
         let number = self.run(pid)?.options.load(Ordering::Acquire);
         Some(Options::from_number(number))
+    }
+
+    /// Notes that a process under the `haul run` of this process id has loaded the library.
+    pub(crate) fn note_loaded(&self, pid: u32) {
+        if let Some(run) = self.run(pid) {
+            run.loaded.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn loaded(&self, pid: u32) -> u32 {
+        self.run(pid)
+            .map_or(0, |run| run.loaded.load(Ordering::Relaxed))
+    }
+
+    /// Notes that it sees connections of applications without the library.
+    pub(crate) fn note_supervised(&self, pid: u32) {
+        if let Some(run) = self.run(pid) {
+            run.supervised.store(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_supervised(&self, pid: u32) -> bool {
+        self.run(pid)
+            .is_some_and(|run| run.supervised.load(Ordering::Relaxed) != 0)
     }
 
     /// Notes the ports of its holes, of IPv4 and of IPv6, 0 where there is none.
@@ -780,7 +814,7 @@ impl Table {
     /// was written longest ago.
     pub(crate) fn write(&self, key: &Key, verdict: Verdict, now_ms: u32) -> Option<usize> {
         let first = self.set_of(key);
-        // Another agent or program may be writing; with bounded patience, the question is asked
+        // Another agent or application may be writing; with bounded patience, the question is asked
         // again.
         for _ in 0..64 {
             let at = self.place(first, key, now_ms)?;

@@ -26,8 +26,8 @@ use haul_io::udp::{RecvBatch, UdpOptions, UdpSocket};
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Data, DatagramInit, Mr, MrInit, Peer, Qp, QpCapacity, QpInit, QpType,
-    RecvWr, Region, Remote, SendFlags, SendOp, SendWr, Sources, WcOpcode, WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, Data, DatagramInit, Mr, MrInit, Peer, Qp, QpInit, QpType, RecvWr,
+    Region, Remote, SendFlags, SendOp, SendWr, Sources, WcOpcode, WcStatus, WorkCompletion,
 };
 
 const MEMORY: usize = 256 << 20;
@@ -77,15 +77,10 @@ fn open(device: &str, qp_type: QpType, memory: usize) -> End {
     let region = Region::map(memory).expect("memory");
     region.fill(0, memory, 1).expect("fill");
     let mr = pd.register(MrInit::new(region, AccessFlags::all()).with_sources(Sources::Any));
-    let init = QpInit {
-        qp_type,
-        capacity: QpCapacity {
-            max_inline: 64,
-            ..QpCapacity::default()
-        },
-        datagram: DatagramInit::default(),
-        ..QpInit::new(&cq)
-    };
+    let mut init = QpInit::new(&cq);
+    init.qp_type = qp_type;
+    init.capacity.max_inline = 64;
+    init.datagram = DatagramInit::default();
     let qp = pd.create_qp(&init).expect("qp");
     End {
         _context: context,
@@ -281,11 +276,9 @@ fn write(addr: SocketAddr, seconds: u64, len: u32) {
 
 /// Plain UDP: received by super-packets into 256 MiB of buffers, one after the other.
 fn sink(addr: SocketAddr) {
-    let options = UdpOptions {
-        recv_buffer_bytes: 4 << 20,
-        timestamps: false,
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = 4 << 20;
+    options.timestamps = false;
     let socket = UdpSocket::bind(addr, &options).expect("bind");
     let places = MEMORY >> 16;
     let mut batch = RecvBatch::new(8, 1 << 16, places).expect("buffers");
@@ -322,10 +315,8 @@ fn spout(addr: SocketAddr, seconds: u64) {
     } else {
         Ipv4Addr::UNSPECIFIED
     };
-    let options = UdpOptions {
-        send_buffer_bytes: 4 << 20,
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.send_buffer_bytes = 4 << 20;
     let socket = UdpSocket::bind((own, 0).into(), &options).expect("bind");
     let memory = vec![7; MEMORY];
     let (stop, mut bytes) = (Instant::now() + Duration::from_secs(seconds), 0);

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Data, Mr, Qp, QpCapacity, QpInit, RecvWr, Region, Remote, SendFlags,
-    SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, Data, Mr, Qp, QpInit, RecvWr, Region, Remote, SendFlags, SendOp,
+    SendWr, WcOpcode, WcStatus, WorkCompletion,
 };
 
 const LENGTH: usize = 1 << 20;
@@ -40,10 +40,8 @@ struct End {
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let options = Options {
-        crc: !arguments.iter().any(|word| word == "no-crc"),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.crc = !arguments.iter().any(|word| word == "no-crc");
     let wanted = |name: &str| {
         let chosen = |word: &String| ["bw", "rate", "lat"].contains(&word.as_str());
         !arguments.iter().any(chosen) || arguments.iter().any(|word| word == name)
@@ -114,14 +112,9 @@ fn open(options: &Options, device: usize) -> (End, haul_verbs::cm::EventChannel)
     let region = Region::map(LENGTH * SLOTS).expect("memory");
     region.fill(0, LENGTH * SLOTS, 1).expect("fill");
     let mr = pd.reg_mr(&region, AccessFlags::all()).expect("mr");
-    let init = QpInit {
-        capacity: QpCapacity {
-            max_send_wr: 1024,
-            max_inline: 64,
-            ..QpCapacity::default()
-        },
-        ..QpInit::new(&cq)
-    };
+    let mut init = QpInit::new(&cq);
+    init.capacity.max_send_wr = 1024;
+    init.capacity.max_inline = 64;
     let qp = pd.create_qp(&init).expect("qp");
     let events = context.create_event_channel().expect("events");
     let end = End {

@@ -25,10 +25,8 @@ fn end() -> Result<End> {
     let context = device.ok_or("no device for datagrams")?.open()?;
     let pd = context.alloc_pd()?;
     let cq = context.create_cq(64, None, 0)?;
-    let init = QpInit {
-        qp_type: QpType::Ud,
-        ..QpInit::new(&cq)
-    };
+    let mut init = QpInit::new(&cq);
+    init.qp_type = QpType::Ud;
     let qp = pd.create_qp(&init)?;
     let mr = pd.reg_mr(&Region::map(4096)?, AccessFlags::LOCAL_WRITE)?;
     let own = Peer::new(qp.bind("127.0.0.1:0".parse()?)?, qp.qp_num());

@@ -22,3 +22,7 @@ pub use haul_verbs as verbs;
 pub mod bulk;
 pub mod rnic;
 pub mod udt;
+
+#[cfg(test)]
+#[path = "../../../tests/pages/hex.rs"]
+mod hex;

@@ -25,6 +25,17 @@ fn the_first_example_runs_and_is_what_the_page_shows() {
     hello::main().unwrap();
 }
 
+/// The compiler sees it in the documentation of `QpInit`.
+#[test]
+fn the_page_fills_structures_as_their_documentation_does() {
+    let source = include_str!("../../haul-verbs/src/queue.rs");
+    let (_, shown) = PAGE.split_once("then set\nfields:\n\n```rust\n").unwrap();
+    let (shown, _) = shown.split_once("```").unwrap();
+    for line in shown.lines() {
+        assert!(source.contains(&format!("\n/// {line}\n")), "{line}");
+    }
+}
+
 /// Not a test: the process that answers.
 #[test]
 fn answering_process() {

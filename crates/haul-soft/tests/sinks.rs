@@ -69,11 +69,9 @@ impl Sink for Slow {
 }
 
 fn options() -> Options {
-    let mut options = Options {
-        // Far less than what is in flight when the sink stalls.
-        recv_buffer_bytes: 512 << 10,
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    // Far less than what is in flight when the sink stalls.
+    options.recv_buffer_bytes = 512 << 10;
     options.config.control = Algorithm::Fixed(Rate::from_bps(200_000_000));
     options
 }

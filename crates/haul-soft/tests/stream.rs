@@ -23,11 +23,9 @@ const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 const MIB: usize = 1 << 20;
 
 fn options(placement: bool, ring: usize) -> Options {
-    let mut options = Options {
-        send_bytes: ring,
-        receive_bytes: ring,
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.send_bytes = ring;
+    options.receive_bytes = ring;
     options.udt.config.offer_placement = placement;
     options.udt.config.slot_memory_bytes = 1 << 20;
     options

@@ -2,7 +2,8 @@
 
 use haul_cc::{Algorithm, Rate};
 
-use crate::wire::{HEADER_LEN, LOWER_LEN_V4, Offer, SocketKind};
+use crate::error::Error;
+use crate::wire::{HEADER_LEN, LOWER_LEN_V4, Offer, SEAL_LEN, SocketKind};
 
 /// Every receiver that places takes this much before it has advertised a limit.
 pub const WINDOW_BYTES_MIN: u64 = 1 << 20;
@@ -30,20 +31,25 @@ pub struct Config {
     pub control_plain: Algorithm,
     /// The most that the congestion control may use.
     pub rate_max: Rate,
-    /// Offer what Longhaul has beyond UDT4.
+    /// Offer Longhaul's features beyond UDT4.
     pub offer_placement: bool,
     /// Offer with it to count marks of congestion and to report them.
     pub offer_ecn: bool,
     /// Offer with it that headers and control packets carry a check: damage that UDP's checksum
     /// misses is loss then.
     pub offer_check: bool,
+    /// Offer with it that datagrams are sealed, and refuse peers that do not agree. The engine
+    /// must hold the keys.
+    pub seal: bool,
+    /// Datagrams that one direction seals under one key before the next, at most 2^23.
+    pub rekey_packets: u64,
     /// Over any time no more leaves than the rate brings and this, wire bytes: for a policer on
     /// the way. `None`: no limit but the pacer's own.
     pub burst_bytes: Option<u64>,
     /// Time to connect, ns.
     pub connect_timeout_ns: u64,
     /// The peer counts as gone after this time without a packet from it, or, if it places packets,
-    /// without an acknowledgement of what is in flight, ns.
+    /// without an acknowledgement of data in flight, ns.
     pub idle_timeout_ns: u64,
     /// Time that unacknowledged data is still tried for after close, ns.
     pub linger_ns: u64,
@@ -66,6 +72,8 @@ impl Default for Config {
             offer_placement: true,
             offer_ecn: true,
             offer_check: true,
+            seal: false,
+            rekey_packets: 1 << 22,
             burst_bytes: None,
             connect_timeout_ns: 10 * SECOND_NS,
             idle_timeout_ns: 30 * SECOND_NS,
@@ -86,7 +94,7 @@ impl Config {
             .clamp(SLOTS_MIN, self.flight_packets.max(SLOTS_MIN))
     }
 
-    /// What this end offers beyond UDT4.
+    /// This end's offer beyond UDT4.
     pub(crate) fn offer(&self) -> Offer {
         Offer {
             placement: self.offer_placement,
@@ -94,6 +102,7 @@ impl Config {
             finish: self.offer_placement && self.kind == SocketKind::Stream,
             check: self.offer_placement && self.offer_check,
             path: self.offer_placement,
+            seal: self.offer_placement && self.seal,
         }
     }
 
@@ -110,6 +119,9 @@ const SLOTS_MIN: u32 = 64;
 /// Bytes of every UDT header.
 #[expect(clippy::cast_possible_truncation, reason = "16")]
 pub(crate) const HEADER: u32 = HEADER_LEN as u32;
+/// Bytes that sealing adds to a packet: to everything above it, part of the layers below.
+#[expect(clippy::cast_possible_truncation, reason = "20")]
+pub(crate) const SEAL: u32 = SEAL_LEN as u32;
 
 pub(crate) fn payload_len(mtu: u32, lower_len: u32) -> u32 {
     mtu.saturating_sub(lower_len + HEADER)
@@ -122,7 +134,7 @@ pub(crate) const MTU_MIN: u32 = 576;
 #[expect(clippy::cast_possible_truncation, reason = "28")]
 const LOWER_LEN_LEAST: u32 = LOWER_LEN_V4 as u32;
 
-/// What both ends agreed on.
+/// The features that both ends agreed on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Params {
@@ -139,10 +151,12 @@ pub struct Params {
     pub ecn: bool,
     /// Each direction of the stream may end by itself.
     pub finish: bool,
-    /// Headers and control packets carry a check.
+    /// Headers and control packets carry a check. Sealed ones need none.
     pub check: bool,
     /// The path's MTU is probed, and packets that are too long for it travel in pieces.
     pub path: bool,
+    /// Every datagram but handshakes is sealed.
+    pub seal: bool,
 }
 
 impl Params {
@@ -151,17 +165,26 @@ impl Params {
         peer_mss: u32,
         flight: u32,
         offer: Offer,
-    ) -> Option<Self> {
+    ) -> Result<Self, Error> {
         let mtu = config.mtu.min(peer_mss);
-        (mtu >= MTU_MIN).then(|| Self {
-            payload_len: payload_len(mtu, config.lower_len),
-            payload_len_max: payload_len(mtu, LOWER_LEN_LEAST),
+        if mtu < MTU_MIN {
+            return Err(Error::Incompatible("its packets are too small"));
+        }
+        let seal = config.offer().seal;
+        if seal && !offer.seal {
+            return Err(Error::Incompatible("it does not seal datagrams"));
+        }
+        let seal_len = if seal { SEAL } else { 0 };
+        Ok(Self {
+            payload_len: payload_len(mtu, config.lower_len + seal_len),
+            payload_len_max: payload_len(mtu, LOWER_LEN_LEAST + seal_len),
             peer_flight_packets: flight.clamp(2, 1 << 24),
             placement: offer.placement && config.offer().placement,
             ecn: offer.ecn && config.offer().ecn,
             finish: offer.finish && config.offer().finish,
-            check: offer.check && config.offer().check,
+            check: offer.check && config.offer().check && !seal,
             path: offer.path && config.offer().path,
+            seal,
         })
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong, by who is to blame.
+//! Errors, by who is to blame.
 
 use crate::wire::ParseError;
 
@@ -18,7 +18,7 @@ pub enum Error {
     /// The peer refused the connection, with libudt's code.
     #[error("the peer refused the connection (code {0})")]
     Refused(u32),
-    /// The peer speaks another version or the other socket type.
+    /// The peer uses another version or the other socket type.
     #[error("the peer is not compatible: {0}")]
     Incompatible(&'static str),
     /// Nothing was received for too long.
@@ -29,10 +29,10 @@ pub enum Error {
     Closed,
 }
 
-/// What a misbehaving peer did.
+/// The violation of a misbehaving peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
-    /// Acknowledged, or asked again for, what was never sent.
+    /// Acknowledged, or reported as lost, packets that were never sent.
     #[error("feedback about packets that were never sent")]
     NeverSent,
     /// Sent beyond the window it was given.

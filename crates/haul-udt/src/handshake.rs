@@ -1,5 +1,4 @@
-//! The client's and the rendezvous' way to a connection (libudt `core.cpp` connect; reference
-//! docs/protocol/udt.md).
+//! Handshakes of clients and of rendezvous ends (libudt `core.cpp` connect; docs/protocol/udt.md).
 
 use std::net::IpAddr;
 
@@ -14,7 +13,7 @@ use crate::wire::{ControlWriter, Handshake, Offer, RequestKind, SocketId, UDT_VE
 /// libudt's interval between repeated requests.
 const RETRY_NS: u64 = 250 * MILLISECOND_NS;
 
-/// What identifies a connection's end: choose both at random.
+/// The identity of a connection's end: choose both parts at random.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Identity {
     /// This socket; not zero.
@@ -23,19 +22,19 @@ pub struct Identity {
     pub initial: Seq,
 }
 
-/// What a connection is before it is one.
+/// The state of a connection before it is established.
 #[derive(Debug)]
 pub(crate) struct Opening {
     role: Role,
     body: Handshake,
     destination: SocketId,
-    /// What a rendezvous peer sent first.
+    /// The first handshake of a rendezvous peer.
     met: Option<Handshake>,
     offer: Offer,
     /// The words of the offer as they were sent last, check included.
     sent_offer: [u8; 8],
     deadline: Time,
-    /// When the next request goes out.
+    /// When to send the next request.
     due: Time,
     sent: Option<Time>,
 }
@@ -50,7 +49,7 @@ const CHECK_LEN: usize = 2;
 pub(crate) enum Role {
     /// Asks a listener.
     Client,
-    /// Asks, and is asked by, a peer in the same role.
+    /// Connects to, and accepts from, a peer in the same role.
     Rendezvous,
 }
 
@@ -71,6 +70,65 @@ pub(crate) struct Agreed {
     /// First sequence number of the peer's packets.
     pub(crate) peer_initial: u32,
     pub(crate) rtt_ns: Option<u64>,
+    pub(crate) seal: Option<SealContext>,
+}
+
+/// The key-derivation context of a sealed connection. If handshakes were modified on the path, the
+/// two ends have different contexts and cannot open each other's datagrams.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SealContext {
+    /// This end is the one that is called the initiator: the client, or of two rendezvous ends the
+    /// one with the greater socket id.
+    pub is_initiator: bool,
+    /// The same bytes at both ends.
+    pub bytes: [u8; Self::LEN],
+}
+
+impl SealContext {
+    const WORDS: usize = 6;
+    /// Bytes of a context.
+    pub const LEN: usize = 2 * 4 * Self::WORDS;
+
+    /// Returns the context of an end that sent `own` and received `peer`; `None` if the socket id
+    /// decides the role and both have the same.
+    pub(crate) fn new(
+        role: Option<Role>,
+        own: (&Handshake, Offer),
+        peer: (&Handshake, Offer),
+    ) -> Option<Self> {
+        let is_initiator = match role {
+            Some(Role::Client) => true,
+            None => false,
+            Some(Role::Rendezvous) if own.0.socket == peer.0.socket => return None,
+            Some(Role::Rendezvous) => own.0.socket > peer.0.socket,
+        };
+        let (initiator, responder) = if is_initiator {
+            (own, peer)
+        } else {
+            (peer, own)
+        };
+        let mut bytes = [0; Self::LEN];
+        let words = [initiator, responder].into_iter().flat_map(words);
+        for (chunk, word) in bytes.chunks_exact_mut(4).zip(words) {
+            chunk.copy_from_slice(&word.to_be_bytes());
+        }
+        Some(Self {
+            is_initiator,
+            bytes,
+        })
+    }
+}
+
+/// The content of an end's last handshake.
+fn words((body, offer): (&Handshake, Offer)) -> [u32; SealContext::WORDS] {
+    [
+        offer.to_words().0,
+        body.kind.to_wire(),
+        body.initial.get(),
+        body.mss,
+        body.flight,
+        body.socket.0,
+    ]
 }
 
 impl Opening {
@@ -112,7 +170,7 @@ impl Opening {
     }
 
     /// libudt's listener answers in the packet that it got, so that the offer comes back with the
-    /// check of what was asked. Such an answer is a plain peer's, which has no check.
+    /// request's check. Such an answer comes from a plain peer, which has no check.
     pub(crate) fn without_echo(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         let has_check = self.sent_offer[..CHECK_LEN] != [0; CHECK_LEN];
         let is_echo = has_check && datagram.get(OFFER) == Some(&self.sent_offer[..]);
@@ -135,7 +193,7 @@ impl Opening {
             && answer.request == RequestKind::Agreement
             && answer.version == 0
         {
-            // The last step of a connected libudt leaves out what its first one stated.
+            // The last handshake of a connected libudt omits values of its first one.
             let Some(met) = self.met.filter(|met| met.socket == answer.socket) else {
                 return Ok(None);
             };
@@ -186,7 +244,7 @@ impl Opening {
         if answer.kind != config.kind {
             return Err(Error::Incompatible("it uses the other socket type"));
         }
-        // libudt takes what it hears for what was agreed.
+        // libudt takes the received values as the agreed ones.
         self.body.mss = self.body.mss.min(answer.mss);
         match (self.body.request, answer.request) {
             (_, RequestKind::Rejected(code)) => Err(Error::Refused(code)),
@@ -212,9 +270,11 @@ impl Opening {
         answer: &Handshake,
         offer: Offer,
     ) -> Result<Agreed, Error> {
-        let params = Params::negotiate(config, answer.mss, answer.flight, offer)
-            .ok_or(Error::Incompatible("its packets are too small"))?;
+        let params = Params::negotiate(config, answer.mss, answer.flight, offer)?;
+        let context = SealContext::new(Some(self.role), (&self.body, self.offer), (answer, offer));
+        let same_id = Error::Incompatible("it has the same socket id");
         Ok(Agreed {
+            seal: params.seal.then(|| context.ok_or(same_id)).transpose()?,
             params,
             peer: answer.socket,
             peer_initial: answer.initial.get(),
@@ -226,7 +286,7 @@ impl Opening {
         self.body.initial.get()
     }
 
-    /// What a connected rendezvous socket answers to handshakes that its peer repeats.
+    /// The reply of a connected rendezvous socket to handshakes that its peer repeats.
     pub(crate) fn repeat(&self) -> (Handshake, Offer) {
         (
             Handshake {

@@ -1,4 +1,4 @@
-//! What has not arrived: the gaps between the first missing packet and the highest that came.
+//! Missing packets: the gaps between the first missing packet and the highest that arrived.
 //!
 //! A lossy path has few gaps and a window has many packets, so the receiver keeps the gaps: arrival
 //! in order costs nothing, and the memory is bounded by [`HOLES_MAX`] whatever the peer sends.
@@ -27,7 +27,7 @@ pub(crate) struct Hole {
     pub(crate) reported: Time,
 }
 
-/// What an arriving packet meant.
+/// The classification of an arriving packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Arrival {
     /// Next in order.

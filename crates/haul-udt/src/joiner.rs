@@ -7,7 +7,7 @@ use crate::wire::{Piece, is_data};
 #[derive(Debug, Default)]
 pub struct Joiner {
     slots: [Slot; PACKETS],
-    /// The slot that makes room next.
+    /// The slot that is evicted next.
     oldest: usize,
 }
 
@@ -49,8 +49,7 @@ impl Joiner {
         let start = usize::from(piece.index) * len;
         let end = total.min(start + len);
         let bytes = &piece.bytes[..end - start];
-        // The packet is retransmitted: what is there of it may be a damaged piece in the wrong
-        // place.
+        // The packet is retransmitted: its earlier pieces may be damaged or misplaced.
         if slot.arrived >> piece.index & 1 != 0 && slot.bytes[start..end] != *bytes {
             slot.arrived = 0;
         }

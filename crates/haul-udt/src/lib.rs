@@ -1,16 +1,16 @@
 //! UDT4-compatible reliable transport over datagrams, as a state machine.
 //!
-//! No I/O, no clock, no threads, no payload: callers pass `now` and datagrams, of which only
-//! headers and control bodies are read; the core answers with placements. See docs/protocol/udt.md
-//! for the wire and for what Longhaul ends add.
+//! No I/O, no clock, no threads, no payload, no cryptography: callers pass `now` and datagrams, of
+//! which only headers and control bodies are read; the core answers with placements. See
+//! docs/protocol/udt.md for the wire and for what Longhaul ends add.
 //!
 //! Contract: after every `handle_*` or command on a [`Connection`], drain
 //! [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
 //! [`Connection::poll_timeout`], before the next one.
 //!
-//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send` what is in
-//! flight · `recv`, `holes`, `slots` what has arrived · `plain`, `estimate` feedback to plain UDT4
-//! peers · [`Connection`] ties them together.
+//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send` packets in
+//! flight · `recv`, `holes`, `slots` arrived packets · `plain`, `estimate` feedback to plain UDT4
+//! peers · `numbering` of sealed datagrams · [`Connection`] ties them together.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -22,7 +22,7 @@ mod handshake;
 mod holes;
 mod joiner;
 mod listener;
-mod path;
+mod numbering;
 mod plain;
 mod recv;
 mod send;
@@ -33,9 +33,10 @@ pub mod wire;
 pub use config::{Config, Params, WINDOW_BYTES_MIN};
 pub use connection::{Connection, Event, PayloadRange, Stats, Transmit};
 pub use error::{Error, Misbehaviour, SendError};
-pub use handshake::Identity;
+pub use handshake::{Identity, SealContext};
 pub use joiner::Joiner;
 pub use listener::{Listener, Reaction, Request};
+pub use numbering::{Opener, Refused};
 pub use recv::{Placement, Received};
 pub use send::SendTotals;
 pub use seq::Seq;

@@ -1,5 +1,5 @@
-//! Answers connection requests without keeping state until the client has shown, by returning a
-//! cookie, that it receives at the address it sends from.
+//! Answers connection requests statelessly until the client has proved, by returning a cookie, that
+//! it receives at its source address.
 
 use std::hash::Hasher;
 use std::net::SocketAddr;
@@ -9,33 +9,45 @@ use haul_cc::time::SECOND_NS;
 use siphasher::sip::SipHasher24;
 
 use crate::config::Config;
+use crate::handshake::Identity;
 use crate::wire::{
     Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind,
 };
 
-/// A client's request with a valid cookie: enough to make a connection.
+/// A client's request with a valid cookie: sufficient to create a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// Where it came from.
     pub from: SocketAddr,
     /// The client's handshake.
     pub handshake: Handshake,
-    /// What the client offers beyond UDT4.
+    /// The client's offer beyond UDT4.
     pub offer: Offer,
 }
 
-/// What to do with a datagram that no connection claims.
+impl Request {
+    /// Returns the identity that the client chose for its end.
+    #[must_use]
+    pub const fn identity(&self) -> Identity {
+        Identity {
+            socket: self.handshake.socket,
+            initial: self.handshake.initial,
+        }
+    }
+}
+
+/// The action for a datagram that belongs to no connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
     /// Nothing: it is not a request, or its cookie is not ours.
     Ignore,
-    /// Send what was written into the buffer; it is no longer than the request.
+    /// Send the reply in the buffer; it is no longer than the request.
     Reply,
     /// Make a connection, unless this client has one.
     Accept(Request),
 }
 
-/// A listener's secret and what it accepts.
+/// A listener's secret and its parameters.
 #[derive(Debug)]
 pub struct Listener {
     secret: [u8; 16],
@@ -117,7 +129,7 @@ impl Listener {
         self.reply(&request.handshake, kind, cookie, request.offer, out);
     }
 
-    /// Nothing is agreed by this: the request's own offer is there for its check.
+    /// This agrees to nothing: the reply repeats the request's offer for the sake of its check.
     fn reply(
         &self,
         body: &Handshake,

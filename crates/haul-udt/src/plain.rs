@@ -14,7 +14,7 @@ pub(crate) const SYN_NS: u64 = 10 * MILLISECOND_NS;
 const LIGHT_ACK_PACKETS: u64 = 64;
 const HISTORY: usize = 1_024;
 /// libudt never advertises less.
-const WINDOW_MIN: u64 = 2;
+pub(crate) const WINDOW_MIN: u64 = 2;
 /// Words of a loss list in one packet of 1,500 bytes, the least mss that libudt uses.
 const NAK_WORDS_MAX: usize = 300;
 
@@ -152,7 +152,7 @@ impl PlainFeedback {
     }
 }
 
-/// What [`PlainFeedback::write`] has written.
+/// The packet that [`PlainFeedback::write`] has written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlainControl {
     Ack,

@@ -1,5 +1,5 @@
-//! The receiving side of a connection: what has arrived, where it belongs, and what to report to
-//! the sender.
+//! The receiving side of a connection: arrived packets, their placement, and feedback to the
+//! sender.
 //!
 //! Between Longhaul ends a stream packet names its stream offset, so it is placed at once wherever
 //! it belongs. Otherwise it takes a slot of the receive window. Feedback is selective to Longhaul
@@ -31,12 +31,12 @@ pub struct Placement {
     pub len: u32,
 }
 
-/// What a datagram was.
+/// The classification of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// Payload that belongs there and had not arrived before.
     Data(Placement),
-    /// Payload that had arrived before, or that there is no room for: not to be placed.
+    /// Payload that had arrived before, or does not fit: not to be placed.
     Discard,
     /// No payload.
     Control,
@@ -50,7 +50,7 @@ enum Discipline {
         consumed: u64,
         window_bytes: u64,
         flight_packets: u64,
-        /// Stream offset from which on the caller has no room, if it said so
+        /// Stream offset from which on the caller has no space, if it has set one
         /// ([`Receiver::limit_room`]).
         room_end: Option<u64>,
     },
@@ -70,7 +70,7 @@ pub(crate) struct Receiver {
     end: Option<u64>,
     /// Payload bytes that were given a place.
     placed_bytes: u64,
-    /// Packets that there was no room for; wraps.
+    /// Packets dropped for lack of space; wraps.
     refused: u32,
     /// Number of the latest sender info.
     probe: u32,
@@ -94,8 +94,8 @@ struct Arrivals {
     train: Train,
 }
 
-/// Dispersion of packets that were sent back to back: the connection's first, until the sender says
-/// otherwise.
+/// Dispersion of packets that were sent back to back: the connection's first, until the sender
+/// announces a train.
 #[derive(Debug)]
 struct Train {
     from: u64,
@@ -111,7 +111,7 @@ struct Schedule {
     interval_ns: u64,
     due: Option<Time>,
     written_at: Time,
-    /// Repeats still to send without news, against the loss of feedback.
+    /// Repetitions of unchanged feedback still to send, in case feedback was lost.
     repeats: u32,
     /// Where the next rotating report of old gaps begins.
     cursor: u64,
@@ -122,12 +122,12 @@ struct Schedule {
 
 /// Packets of a train.
 const TRAIN_PACKETS: u64 = 64;
-/// Until the sender has told its wish, feedback comes this often.
+/// The feedback interval until the sender has requested one.
 const INTERVAL_NS_INITIAL: u64 = 2 * MILLISECOND_NS;
 const INTERVAL_NS_MIN: u64 = 50 * MICROSECOND_NS;
 const INTERVAL_NS_MAX: u64 = 100 * MILLISECOND_NS;
 const REPEATS: u32 = 2;
-/// Half of what the lower 32 bits of an offset can tell apart.
+/// Half of the range of the lower 32 bits of an offset.
 const WINDOW_BYTES_MAX: u64 = 1 << 30;
 const REORDER_WINDOW_NS: u64 = 5 * SECOND_NS;
 
@@ -185,7 +185,7 @@ impl Receiver {
         }
     }
 
-    /// A data packet of `payload_len` octets was seen at `now`; it had reached this host at
+    /// A data packet of `payload_len` bytes was seen at `now`; it had reached this host at
     /// `arrived`.
     pub(crate) fn handle_data(
         &mut self,
@@ -212,7 +212,7 @@ impl Receiver {
         if number < self.holes.next() {
             return Ok(self.duplicate(now, prompt));
         }
-        // What has a number below the highest one has its place in a gap, with others behind it.
+        // A packet below the highest number belongs in a gap, with later ones already there.
         let behind_end = match self.end {
             Some(end) => number > end,
             None => ends && number < self.holes.highest(),
@@ -256,14 +256,13 @@ impl Receiver {
         Ok(Received::Data(self.place(number, data, len)))
     }
 
-    /// So many of the packets that come next were marked.
+    /// Notes that so many of the next packets were marked.
     pub(crate) fn note_marks(&mut self, packets: u32) {
         self.arrivals.marked = self.arrivals.marked.wrapping_add(packets);
     }
 
-    /// Checks that there is room; answers the stream offset and length that the packet must fit in
-    /// with (both zero where packets take slots), or none if it lies beyond what this end has
-    /// offered.
+    /// Checks that the packet fits into the offered window. Returns its stream offset and length
+    /// (both zero where packets take slots), or `None` if it lies beyond the window.
     fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
             Discipline::Placed { flight_packets, .. } => {
@@ -275,7 +274,7 @@ impl Receiver {
                 }
                 Ok(Some((offset, u64::from(len))))
             }
-            // A plain sender learns of the window only from ACKs and may well overrun it.
+            // A plain sender knows the window only from ACKs and may overrun it.
             Discipline::Slotted(slots) => Ok((number < slots.limit()).then_some((0, 0))),
         }
     }
@@ -307,8 +306,8 @@ impl Receiver {
         Received::Discard
     }
 
-    /// `prompt`: the sender waits for feedback; messages to and fro in quick succession do not pay
-    /// for one each.
+    /// `prompt`: the sender waits for feedback. Requests and responses in quick succession share
+    /// one packet of feedback.
     fn note_news(&mut self, now: Time, prompt: bool) {
         let schedule = &mut self.schedule;
         let due = if self.arrivals.packets <= 2 * TRAIN_PACKETS {
@@ -339,7 +338,7 @@ impl Receiver {
             return Err(Error::PeerMisbehaved(Misbehaviour::BeyondWindow));
         }
         // libudt names one packet too many, which belongs to the next message. It never repeats
-        // itself; a peer that does means what it says.
+        // itself; a peer that does means the number literally.
         let repeated = self.last_drop.replace((message, last)) == Some((message, last));
         let spare_last = !self.params.placement && last > first && !repeated;
         let end = if spare_last { last } else { last + 1 };
@@ -354,7 +353,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// A sender that has no room repeats its wish, so the answer is the window as it is now.
+    /// A sender without window repeats its request, so the reply is the current window.
     pub(crate) fn handle_sender_info(&mut self, now: Time, info: SenderInfo) {
         self.probe = info.number;
         let wished_ns = u64::from(info.feedback_interval_us) * MICROSECOND_NS;
@@ -392,7 +391,7 @@ impl Receiver {
     }
 
     /// The caller holds `held` payload bytes that arrived, and can hold `most` at a time: the
-    /// sender may go no further than that. What was offered before stands.
+    /// sender may go no further than that. Earlier offers remain valid.
     pub(crate) fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         let least = self.schedule.limit_reported.max(WINDOW_BYTES_MIN);
         let end = self.placed_bytes + most.saturating_sub(held);
@@ -416,7 +415,7 @@ impl Receiver {
         }
     }
 
-    /// Tells the sender of a limit that has moved by more than `step`.
+    /// Announces a limit that has moved by more than `step` to the sender.
     fn note_limit(&mut self, now: Time, step: u64) {
         let limit = self.offset_limit();
         if limit.saturating_sub(self.schedule.limit_reported) > step {
@@ -425,7 +424,7 @@ impl Receiver {
         }
     }
 
-    /// The caller freed slots: a Longhaul sender that waits for room is told of it.
+    /// The caller freed slots: announces the space to a Longhaul sender that waits for it.
     pub(crate) fn note_room(&mut self) {
         let Discipline::Slotted(slots) = &self.discipline else {
             return;
@@ -452,7 +451,7 @@ impl Receiver {
         )
     }
 
-    /// The plain peer's share, with what it needs of the rest.
+    /// The feedback state of a plain peer, with the parts of the receiver that it needs.
     pub(crate) fn plain(&mut self) -> Option<(&mut PlainFeedback, &mut Holes, u64)> {
         let free = match &self.discipline {
             Discipline::Slotted(slots) => slots.free_slots(self.holes.next()),
@@ -468,7 +467,7 @@ impl Receiver {
         self.plain.as_ref().and_then(|plain| plain.due(&self.holes))
     }
 
-    /// When [`Receiver::write_feedback`] has something to say.
+    /// Returns when [`Receiver::write_feedback`] is to be called.
     pub(crate) fn feedback_due(&self) -> Option<Time> {
         self.schedule.due.filter(|_| self.plain.is_none())
     }

@@ -1,5 +1,4 @@
-//! The sending side of a connection: what there is to send, what is in flight, what has to be sent
-//! again.
+//! The sending side of a connection: queued data, packets in flight, packets to retransmit.
 //!
 //! Payload is named, never held: bytes have positions in the send space (the stream offset, or
 //! where a message was appended), and the caller keeps `released()..` readable.
@@ -10,6 +9,7 @@ use haul_cc::Time;
 
 use crate::config::{Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour, SendError};
+use crate::plain::WINDOW_MIN;
 use crate::seq::Seq;
 use crate::wire::{Data, Feedback, LossRanges, MESSAGE_MAX_PLACEMENT, SocketId, SocketKind};
 
@@ -26,7 +26,7 @@ pub(crate) struct Sender {
     first: u64,
     /// Number of the first packet of all.
     start: u64,
-    /// Stream: end of what the user wrote, and of what may go in short packets.
+    /// Stream: end of the written data, and of the data that may go in short packets.
     written: u64,
     pushed: u64,
     finish: Finish,
@@ -82,18 +82,18 @@ pub struct SendTotals {
     pub resent_bytes: u64,
     /// Packets declared lost.
     pub lost_packets: u64,
-    /// Of `resent_bytes`, what had arrived after all: it was late, not lost.
+    /// Of `resent_bytes`, those whose original had only been late.
     pub reordered_bytes: u64,
-    /// Of `resent_bytes`, what the receiver had no room for.
+    /// Of `resent_bytes`, those that the receiver's buffer could not hold.
     pub refused_bytes: u64,
-    /// Of `resent_bytes`, what left because a timer ran out.
+    /// Of `resent_bytes`, those sent after a timeout.
     pub timer_bytes: u64,
     /// Messages given up because their time to live had passed.
     pub dropped_messages: u64,
 }
 
 impl SendTotals {
-    /// Of `resent_bytes`, what the path lost.
+    /// Of `resent_bytes`, those that the path lost.
     #[must_use]
     pub fn path_lost_bytes(&self) -> u64 {
         self.resent_bytes
@@ -101,7 +101,7 @@ impl SendTotals {
     }
 }
 
-/// What the peer tells of packets that arrived in vain, as counts since the start.
+/// The peer's counts of packets that arrived in vain, since the start.
 #[derive(Debug, Default)]
 struct Told {
     duplicates: u32,
@@ -114,9 +114,9 @@ enum State {
     /// Declared lost; queued to be retransmitted.
     Lost,
     Delivered,
-    /// Its message was given up; the peer has been told.
+    /// Its message was given up; a message drop request was sent.
     GivenUp,
-    /// Its message was given up; queued to tell the peer again.
+    /// Its message was given up; queued to repeat the message drop request.
     Retell,
 }
 
@@ -151,7 +151,7 @@ struct MessageOut {
     expires: Option<Expiry>,
 }
 
-/// What to put on the wire.
+/// The packet to put on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Emit {
     Data {
@@ -166,7 +166,7 @@ pub(crate) enum Emit {
     },
 }
 
-/// What feedback brought.
+/// The outcome of feedback.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Progress {
     pub(crate) acked_bytes: u64,
@@ -241,7 +241,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Nothing follows what was written. Streams only.
+    /// Ends this direction of the stream. Streams only.
     pub(crate) fn finish(&mut self) {
         self.pushed = self.written;
         if self.finish == Finish::No {
@@ -383,7 +383,7 @@ impl Sender {
         true
     }
 
-    /// There is new payload that may be sent now as far as the user and the peer's limits go.
+    /// Whether new payload is queued and within the peer's limits.
     pub(crate) fn has_sendable(&self) -> bool {
         self.fresh_len().is_some()
     }
@@ -391,6 +391,11 @@ impl Sender {
     /// All that was sent has arrived, and the peer's limits keep the rest back.
     pub(crate) fn is_blocked(&self) -> bool {
         self.packets.is_empty() && self.has_fresh() && self.fresh_len().is_none()
+    }
+
+    /// The peer reports that its buffer is full: a plain peer's window is [`WINDOW_MIN`] then.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.limits.packet <= self.first + WINDOW_MIN
     }
 
     pub(crate) fn has_fresh(&self) -> bool {
@@ -615,7 +620,7 @@ impl Sender {
 
     /// Takes selective feedback. `reorder_ns`: how much later than a delivered packet one may have
     /// been sent and still be only late. `probed`: the feedback answers a probe that was sent then,
-    /// so what was sent before it and is not named has not arrived.
+    /// so earlier packets that it does not name have not arrived.
     pub(crate) fn handle_feedback(
         &mut self,
         now: Time,
@@ -715,8 +720,8 @@ impl Sender {
         packet.state = State::Delivered;
     }
 
-    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2). Only what
-    /// this feedback names counts: of what it does not cover, nothing is known.
+    /// A missing packet is lost once one sent well after it has arrived (RFC 8985 §6.2). Only
+    /// packets that this feedback covers count: the state of the others is unknown.
     fn detect_losses(&mut self, mut gaps: Gaps<'_>, reorder_ns: u64, progress: &mut Progress) {
         let missing = std::mem::take(&mut self.missing);
         for &number in &missing {
@@ -731,8 +736,8 @@ impl Sender {
         self.missing = missing;
     }
 
-    /// What lies behind the highest packet that arrived and was sent well before the probe that the
-    /// peer has answered is lost.
+    /// Packets above the highest one that arrived are lost if they were sent well before the probe
+    /// that the peer has answered.
     fn lose_tail(&mut self, highest: u64, reorder_ns: u64, progress: &mut Progress) {
         for number in highest.max(self.first)..self.next_packet() {
             let overdue = self
@@ -776,7 +781,9 @@ impl Sender {
         } else {
             return;
         }
-        self.lost.push_back(number);
+        // In order: a plain peer acknowledges nothing beyond the first packet that it lacks.
+        let at = self.lost.partition_point(|&lost| lost < number);
+        self.lost.insert(at, number);
     }
 
     // ---- input from a plain UDT peer
@@ -808,7 +815,7 @@ impl Sender {
         })
     }
 
-    /// The peer lacks these. A packet retransmitted within `repeat_ns` is on its way.
+    /// The peer lacks these. A packet retransmitted within `repeat_ns` counts as in flight.
     pub(crate) fn handle_nak(
         &mut self,
         now: Time,

@@ -1,8 +1,8 @@
-//! Where packets wait that do not say where they belong: one slot per packet of the receive window.
+//! Slots for packets without a stream offset: one per packet of the receive window.
 //!
-//! Plain UDT peers do not tell stream offsets, and messages are delivered whole. The payload itself
-//! lies in memory of the caller, at the position that a slot stands for; here are only the facts
-//! about it.
+//! Plain UDT peers send no stream offsets, and messages are delivered whole. The payload itself is
+//! in memory of the caller, at the position that belongs to its slot; this module keeps only its
+//! metadata.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -50,12 +50,12 @@ pub struct Message {
 /// The receive window, one slot per packet.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    /// Packet number of the front slot: all before it are done.
+    /// Packet number of the front slot: all earlier ones are finished.
     base: u64,
     slots: VecDeque<Slot>,
     capacity: u64,
     slot_len: u32,
-    /// Where the search for a message that may overtake others goes on.
+    /// Where the search for a message that may overtake others continues.
     searched: u64,
     /// Numbers of the messages taken last, where a message may come twice.
     taken: Option<VecDeque<u32>>,
@@ -117,7 +117,7 @@ impl Slots {
         }
     }
 
-    /// The packet belongs to `message` or is not known yet.
+    /// Whether the packet belongs to `message` or is not known yet.
     pub(crate) fn may_drop(&self, number: u64, message: u32) -> bool {
         self.get(number)
             .is_none_or(|slot| slot.state == State::Empty || slot.message == message)
@@ -154,7 +154,7 @@ impl Slots {
         }
     }
 
-    /// A message that is whole and whose turn it is: the first, or any that need not keep the
+    /// Returns a complete message that may be delivered: the first, or any that may be out of
     /// order.
     pub(crate) fn message(&mut self) -> Option<Message> {
         self.discard_fragments();
@@ -217,7 +217,7 @@ impl Slots {
         self.advance();
     }
 
-    /// What has arrived without gaps and yet makes no message never will: its sender dropped the
+    /// Packets that arrived without gaps and form no message never will: their sender dropped the
     /// rest, or is broken.
     fn discard_fragments(&mut self) {
         while let Some(front) = self.slots.front()
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_keep_their_order_unless_told_otherwise() {
+    fn messages_keep_their_order_unless_configured_otherwise() {
         let mut slots = Slots::new(0, 16, 100, false);
         slots.put(2, &packet(2, (true, true), true), 2, 10);
         slots.put(3, &packet(3, (true, true), false), 3, 20);

@@ -35,8 +35,9 @@ pub enum QpState {
     Err,
 }
 
-/// Capacity of a queue pair.
+/// Capacity of a queue pair. Build it from [`QpCapacity::default`], then set fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpCapacity {
     /// Send work requests that are posted and whose completions have not been polled; see
     /// [`SendFlags::SIGNALED`](crate::SendFlags::SIGNALED).
@@ -66,6 +67,7 @@ impl Default for QpCapacity {
 
 /// The rate limit of a queue pair (`ibv_qp_rate_limit_attr`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RateLimit {
     /// Bits per second on the wire, with the headers from IP up; more than none.
     pub bits_per_second: u64,
@@ -75,8 +77,30 @@ pub struct RateLimit {
     pub max_burst_bytes: Option<u64>,
 }
 
+impl RateLimit {
+    /// Limits to a rate, with a burst as it suits the device.
+    #[must_use]
+    pub const fn new(bits_per_second: u64) -> Self {
+        Self {
+            bits_per_second,
+            max_burst_bytes: None,
+        }
+    }
+
+    /// With this burst, or with one as it suits the device.
+    #[must_use]
+    pub const fn with_burst(self, max_burst_bytes: Option<u64>) -> Self {
+        Self {
+            max_burst_bytes,
+            ..self
+        }
+    }
+}
+
 /// What two applications exchange to connect queue pairs without the connection manager.
+/// [`Endpoint::new`] builds it from what the peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpoint {
     /// The queue pair's number.
     pub qp_num: u32,
@@ -93,6 +117,18 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
+    /// Describes a queue pair by all its fields, in their order.
+    #[must_use]
+    pub const fn new(qp_num: u32, psn: u32, lid: u16, gid: [u8; 16], port: u16) -> Self {
+        Self {
+            qp_num,
+            psn,
+            lid,
+            gid,
+            port,
+        }
+    }
+
     /// Returns the address in `gid` with `port`.
     #[must_use]
     pub fn socket_addr(&self) -> SocketAddr {
@@ -116,8 +152,10 @@ pub struct QpStatistics {
     pub round_trip_ns: u64,
 }
 
-/// What an end offers or asks for (`rdma_conn_param`).
+/// What an end offers or asks for (`rdma_conn_param`). Build it from [`ConnParam::default`], then
+/// set fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnParam<'a> {
     /// For the peer's application; as long as
     /// [`DeviceAttributes::max_private_data`](crate::DeviceAttributes::max_private_data) allows.
@@ -147,6 +185,7 @@ impl Default for ConnParam<'_> {
 
 /// What both ends agreed on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Established {
     /// What the peer's application sent; empty at the passive end, which had it with the request.
     pub private_data: Vec<u8>,

@@ -146,7 +146,8 @@ pub enum WcStatus {
     /// The operation succeeded.
     #[default]
     Success,
-    /// A receive buffer is too short for the message, or a length does not fit to the operation.
+    /// RDMA devices: a receive buffer is too short for the message, or a length does not fit the
+    /// operation. RC of the software provider flushes such a receive.
     LocLenErr,
     /// The queue pair cannot do this.
     LocQpOpErr,
@@ -252,6 +253,7 @@ pub enum WcData {
 
 /// The end of a work request (`ibv_wc`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct WorkCompletion {
     /// The work request's.
     pub wr_id: u64,
@@ -274,6 +276,18 @@ pub struct WorkCompletion {
 }
 
 impl WorkCompletion {
+    /// Describes the end of a work request that brought no bytes.
+    #[must_use]
+    pub fn new(wr_id: u64, status: WcStatus, opcode: WcOpcode, qp_num: u32) -> Self {
+        Self {
+            wr_id,
+            status,
+            opcode,
+            qp_num,
+            ..Self::default()
+        }
+    }
+
     /// Returns its status as an error unless it is [`WcStatus::Success`].
     ///
     /// # Errors

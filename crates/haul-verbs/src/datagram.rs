@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::address::{Peer, Remote};
+use crate::seal::SealKey;
 
 /// How the target of Write-Record reports what was placed (datagram-iwarp-2011 §IV.B: per chunk, or
 /// aggregated).
@@ -43,6 +44,7 @@ pub enum RecordStatus {
 
 /// What a Write-Record left in a region of this end.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WriteRecord {
     /// How it ended.
     pub status: RecordStatus,
@@ -61,6 +63,29 @@ pub struct WriteRecord {
     pub valid_ranges: Vec<Range<u32>>,
     /// Immediate data, if its segment came.
     pub imm: Option<u32>,
+}
+
+impl WriteRecord {
+    /// Describes a message of which nothing is known to be valid.
+    #[must_use]
+    pub const fn new(
+        status: RecordStatus,
+        source: Peer,
+        message: u32,
+        target: Remote,
+        len: u32,
+    ) -> Self {
+        Self {
+            status,
+            source,
+            message,
+            target,
+            len,
+            valid: 0,
+            valid_ranges: Vec::new(),
+            imm: None,
+        }
+    }
 }
 
 /// Which sources may write to, or read from, a region by datagrams. What the rights of the region
@@ -111,6 +136,10 @@ pub struct DatagramInit {
     /// retransmitted. Where anybody may be a peer, nobody holds receives by leaving out what comes
     /// before.
     pub receives_in_order: bool,
+    /// Every datagram is encrypted and authenticated under keys that follow from this one, and
+    /// others are dropped; none: nothing is. The first request to a peer takes one RTT more. Groups
+    /// cannot be addressed.
+    pub seal_key: Option<SealKey>,
 }
 
 impl Default for DatagramInit {
@@ -128,6 +157,7 @@ impl Default for DatagramInit {
             window: 0,
             peer_error_is_fatal: false,
             receives_in_order: false,
+            seal_key: None,
         }
     }
 }
@@ -171,4 +201,10 @@ pub struct DatagramStatistics {
     pub kernel_drops: u64,
     /// Datagrams sent that the network, or this host, reported as undelivered.
     pub undelivered: u64,
+    /// Sealed service: not sealed.
+    pub unsealed: u64,
+    /// Sealed service: sealed under another key, or changed on the way.
+    pub forged: u64,
+    /// Sealed service: came before.
+    pub replayed: u64,
 }

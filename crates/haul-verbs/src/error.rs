@@ -23,7 +23,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(&'static str),
     /// A number is beyond what the device has or can do (`EINVAL`).
-    #[error("{field} is {value}, and the limit is {limit}")]
+    #[error("{field} is {value}, and must be {} {limit}", bound(*.value, *.limit))]
     Limit {
         /// The field, as the structure names it.
         field: &'static str,
@@ -55,6 +55,10 @@ pub enum Error {
         /// Its answer.
         source: io::Error,
     },
+}
+
+fn bound(value: u64, limit: u64) -> &'static str {
+    if value > limit { "at most" } else { "at least" }
 }
 
 impl Error {
@@ -97,12 +101,21 @@ impl Error {
 /// A batch of work requests stopped at one that cannot be posted (`bad_wr` of `ibv_post_send`).
 #[derive(Debug, thiserror::Error)]
 #[error("work request {posted} of the batch: {error}")]
+#[non_exhaustive]
 pub struct PostError {
     /// Work requests before it: they are posted and will complete.
     pub posted: usize,
     /// What is wrong with the next one; it and those behind it are not posted.
     #[source]
     pub error: Error,
+}
+
+impl PostError {
+    /// Stops a batch behind so many work requests.
+    #[must_use]
+    pub const fn new(posted: usize, error: Error) -> Self {
+        Self { posted, error }
+    }
 }
 
 /// Who made a connection end in error.
@@ -112,7 +125,8 @@ pub enum Blame {
     Local,
     /// The peer did what the protocol or the rights of a region forbid.
     Peer,
-    /// The peer reported that this end did so (it sent a Terminate or a NAK).
+    /// The peer ended the connection with a Terminate or a NAK: because of what this end did, or
+    /// for an error of its own.
     PeerComplains,
     /// The connection broke: reset, timed out, or closed with work outstanding.
     Network,
@@ -120,11 +134,21 @@ pub enum Blame {
 
 /// Why a queue pair is in error.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Failure {
     /// Who is to blame.
     pub blame: Blame,
     /// One line: what was wrong, with the protocol's own words and numbers.
     pub reason: String,
+}
+
+impl Failure {
+    /// Describes an error by its origin and one line.
+    #[must_use]
+    pub fn new(blame: Blame, reason: impl Into<String>) -> Self {
+        let reason = reason.into();
+        Self { blame, reason }
+    }
 }
 
 impl std::error::Error for Failure {}
@@ -134,7 +158,7 @@ impl fmt::Display for Failure {
         let who = match self.blame {
             Blame::Local => "local error",
             Blame::Peer => "the peer misbehaved",
-            Blame::PeerComplains => "the peer refused what this end did",
+            Blame::PeerComplains => "the peer reported an error",
             Blame::Network => "the connection broke",
         };
         write!(f, "{who}: {}", self.reason)

@@ -47,6 +47,7 @@ mod event;
 mod memory;
 pub mod provider;
 mod queue;
+mod seal;
 mod srq;
 mod work;
 
@@ -61,6 +62,7 @@ pub use error::{Blame, Error, Failure, PostError, Result};
 pub use event::AsyncEvent;
 pub use memory::{Mr, MrAddressing, MrInit, Pd};
 pub use queue::{Qp, QpInit};
+pub use seal::SealKey;
 pub use srq::{Srq, SrqInit};
 pub use work::{Data, RecvWr, SGE_MAX, SendFlags, SendOp, SendWr, Sge, SgeList};
 

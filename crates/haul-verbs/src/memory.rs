@@ -7,6 +7,7 @@ use std::sync::Arc;
 use haul_slab::{AccessFlags, Region};
 
 use crate::address::Remote;
+use crate::attributes::QpType;
 use crate::datagram::Sources;
 use crate::error::{Error, Result};
 use crate::queue::{Qp, QpInit, QpOps};
@@ -91,7 +92,7 @@ impl Pd {
     pub fn register(&self, init: MrInit) -> Result<Mr> {
         if !init.access.is_consistent() {
             return Err(Error::Invalid(
-                "remote write and atomic ask for local write",
+                "access has REMOTE_WRITE or REMOTE_ATOMIC, and must have LOCAL_WRITE too",
             ));
         }
         let region = init.region.clone();
@@ -105,6 +106,9 @@ impl Pd {
     /// [`Error::Invalid`] for a type or capacity that the device does not have, or queues of
     /// another context.
     pub fn create_qp(&self, init: &QpInit<'_>) -> Result<Qp> {
+        if init.qp_type == QpType::Rc && init.datagram.seal_key.is_some() {
+            return Err(Error::Unsupported("a seal key of a reliable connection"));
+        }
         self.0.clone().create_qp(init).map(Qp::from_ops)
     }
 
@@ -178,10 +182,9 @@ impl Mr {
     /// # Errors
     /// [`Error::Invalid`] where it is longer than a piece can be (2^32 - 1 bytes).
     pub fn whole(&self) -> Result<Sge> {
-        let len = u32::try_from(self.len());
-        let len =
-            len.map_err(|_| Error::Invalid("longer than a piece of a work request can be"))?;
-        Ok(self.sge(0, len))
+        let len = self.len() as u64;
+        Error::at_most("the length of a piece", len, u32::MAX.into())?;
+        Ok(self.sge(0, u32::try_from(len).unwrap_or(u32::MAX)))
     }
 
     /// Returns what a peer needs to address the byte at `offset`.

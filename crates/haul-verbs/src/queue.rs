@@ -20,8 +20,21 @@ use crate::work::{RecvWr, SendWr};
 #[derive(Debug, Clone)]
 pub struct Qp(Arc<dyn QpOps>);
 
-/// Parameters of a new queue pair (`ibv_qp_init_attr`).
+/// Parameters of a new queue pair (`ibv_qp_init_attr`). Build it with [`QpInit::new`], then set
+/// fields:
+///
+/// ```
+/// # use haul_verbs::{Cq, Pd, QpInit, Result};
+/// # fn create(pd: &Pd, cq: Cq) -> Result<()> {
+/// let mut init = QpInit::new(&cq);
+/// init.capacity.max_send_wr = 1_024;
+/// init.remote_placement = true;
+/// let qp = pd.create_qp(&init)?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct QpInit<'a> {
     /// Its service.
     pub qp_type: QpType,

@@ -203,6 +203,7 @@ impl From<SgeList> for Data<'_> {
 
 /// A send work request (`ibv_send_wr`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct SendWr<'a> {
     /// Comes back with the completion.
     pub wr_id: u64,
@@ -247,6 +248,7 @@ impl<'a> SendWr<'a> {
 
 /// A receive work request (`ibv_recv_wr`).
 #[derive(Debug, Clone, Copy)]
+#[non_exhaustive]
 pub struct RecvWr {
     /// Comes back with the completion.
     pub wr_id: u64,

@@ -1,5 +1,5 @@
-//! Who the peer is: proofs of a shared key over all that was said, and tickets that only their
-//! issuer can make.
+//! Authentication of the peer: proofs of a shared key over the transcript, and tickets that only
+//! their issuer can create.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
@@ -29,8 +29,8 @@ impl std::fmt::Debug for SharedKey {
 }
 
 impl SharedKey {
-    /// A key. The proof can be tried against guesses by whoever hears it: use 32 random bytes, not
-    /// a password.
+    /// A shared key. An eavesdropper can test guesses against the proof: use 32 random bytes, not a
+    /// password.
     #[must_use]
     pub fn new(name: &str, secret: &[u8]) -> Self {
         Self {
@@ -40,29 +40,31 @@ impl SharedKey {
     }
 }
 
-/// How this end proves who it is, and what it asks of the peer.
+/// How this end authenticates itself, and what it requires of the peer.
 #[derive(Debug, Clone, Default)]
 pub struct AuthConfig {
-    /// What will do, the best first. An end that lists [`AuthMethod::Anonymous`] takes anybody.
+    /// Accepted methods, the best first. An end that lists [`AuthMethod::Anonymous`] accepts any
+    /// peer.
     pub methods: Vec<AuthMethod>,
     /// The opener proves the first; the other end knows all.
     pub keys: Vec<SharedKey>,
-    /// What binds the proof to the connection below: an exporter of TLS, or zeros.
+    /// The channel binding of the proof: a TLS exporter value, or zeros.
     pub binding: [u8; LEN],
-    /// Who the peer is by [`AuthMethod::Tls`] or [`AuthMethod::Ssh`]: only then are they taken.
+    /// The peer's identity by [`AuthMethod::Tls`] or [`AuthMethod::Ssh`], which are accepted only
+    /// if it is set.
     pub peer_below: Option<String>,
 }
 
-/// Why a peer is not who it says, or does not say.
+/// Why the authentication of a peer failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AuthError {
     /// No method that both ends would use.
     #[error("no common method of authentication")]
     Method,
-    /// Its proof is wrong. Which of name and key is not told to it.
+    /// Its proof is wrong. The peer does not learn whether the name or the key is.
     #[error("the proof of the key is wrong")]
     Proof,
-    /// It does not believe this end.
+    /// The peer rejected this end.
     #[error("it refuses what this end shows: it has another key, or wants one")]
     Refused,
     /// A step that is not this one's turn, or not formed as it must be.
@@ -70,7 +72,7 @@ pub enum AuthError {
     Step,
 }
 
-/// Numbers that nobody else can guess, from a seed that the engine draws.
+/// Unpredictable numbers, from a seed of the engine.
 #[derive(Clone)]
 pub(crate) struct Secrets {
     seed: [u8; LEN],
@@ -105,8 +107,8 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> HmacSha256 {
     mac
 }
 
-/// Tickets of sessions: `session (16) | expiry, s (8) | HMAC-SHA256 (32)`. They hold no secret, so
-/// none is encrypted: what they open is kept by their issuer.
+/// Tickets of sessions: `session (16) | expiry, s (8) | HMAC-SHA256 (32)`. They hold no secret and
+/// are not encrypted: their issuer keeps the session's state.
 #[derive(Debug, Clone)]
 pub struct Ticketer {
     secrets: Secrets,
@@ -168,7 +170,7 @@ enum Step {
 pub(crate) struct Handshake {
     is_opener: bool,
     step: Step,
-    /// What was said: by the opener, by the acceptor.
+    /// The transcripts: of the opener, of the acceptor.
     said: [Sha256; 2],
     nonces: [[u8; LEN]; 2],
     name: String,
@@ -197,8 +199,8 @@ impl Handshake {
         self.step == Step::Done
     }
 
-    /// Whether the opener may say what it wants though it has not heard all: the peer takes it only
-    /// when it has taken the method, or the proof, that was said before.
+    /// Whether the opener may send its request before authentication is complete: the peer accepts
+    /// the request only after it has accepted the preceding method or proof.
     pub(crate) fn may_ask(&self, config: &AuthConfig) -> bool {
         match (self.step, config.methods.as_slice()) {
             // Nothing else can be chosen, and nothing is left to be proved.
@@ -210,7 +212,7 @@ impl Handshake {
         }
     }
 
-    /// Who the peer has proved to be; `None` if nobody asked.
+    /// The authenticated peer; `None` if authentication was not required.
     pub(crate) fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
@@ -222,7 +224,7 @@ impl Handshake {
         self.said[of_acceptor].update(octets);
     }
 
-    /// What the opener begins with.
+    /// The first message of the opener.
     pub(crate) fn begin(&self, config: &AuthConfig) -> Vec<Pdu> {
         let mut pdus = vec![Pdu::AuthType {
             methods: config.methods.clone(),
@@ -242,7 +244,7 @@ impl Handshake {
         pdus
     }
 
-    /// What to answer. The PDU is recorded already; answers are recorded when they are sent.
+    /// Returns the reply. The PDU is recorded already; replies are recorded when they are sent.
     pub(crate) fn handle(
         &mut self,
         config: &AuthConfig,
@@ -292,8 +294,8 @@ impl Handshake {
         }
     }
 
-    /// The proof of the peer, before it is recorded: a proof covers what was said before it.
-    /// `None`: the PDU is no proof.
+    /// Checks the proof of the peer, before it is recorded: a proof covers the transcript before
+    /// it. `None`: the PDU is no proof.
     pub(crate) fn handle_proof(
         &mut self,
         config: &AuthConfig,
@@ -380,8 +382,8 @@ impl Handshake {
         config.keys.iter().find(|key| key.name == self.name)
     }
 
-    /// `HMAC(key, role | session | nonces | binding | SHA-256 of what the opener said | of what the
-    /// acceptor said)`.
+    /// `HMAC(key, role | session | nonces | binding | SHA-256 of the opener's transcript | of the
+    /// acceptor's)`.
     fn proof(&self, config: &AuthConfig, session: SessionId, of_opener: bool) -> HmacSha256 {
         let role: &[u8] = if of_opener {
             b"haul-xsp opener"

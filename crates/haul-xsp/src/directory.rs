@@ -1,6 +1,5 @@
-//! What an end or a gateway knows of all its sessions: which are there (a second one of the same
-//! name is a loop), which hops it may go to (anything else would make it an open relay), whose
-//! ticket is whose.
+//! All sessions of an end or a gateway: their names (a second session of one name is a loop), the
+//! permitted hops (others would make it an open relay), and their tickets.
 
 use std::collections::BTreeSet;
 
@@ -53,17 +52,17 @@ fn begins(own: &[u8], wanted: &[u8], prefix: u8) -> bool {
     common >= u32::from(prefix)
 }
 
-/// What to do with a session that is asked for.
+/// The action for a requested session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
     /// This is its terminus.
     Terminus,
     /// The next hop, by its index.
     Next(u16),
-    /// A session of this name is here, and its owner may be back on a new way. At the terminus the
-    /// ticket is good: `adopt_anew`. At a gateway the session is to say whether it [is
-    /// superseded](crate::Session::is_superseded_by); if it is, it ends, and its owner is admitted
-    /// when it asks again.
+    /// A session of this name exists, and its owner may be back on a new way. At the terminus, if
+    /// the ticket is valid: `adopt_anew`. At a gateway, ask the session whether it [is
+    /// superseded](crate::Session::is_superseded_by); if so, it ends, and its owner is admitted
+    /// when it repeats the request.
     Back(SessionId),
     /// No: for this reason, and because of this hop.
     Refused(NackStatus, u16),

@@ -1,4 +1,4 @@
-//! What can go wrong, by who is to blame; the wire's codes are [`NackStatus`].
+//! Errors, by who is to blame; their codes on the wire are [`NackStatus`].
 
 use crate::auth::AuthError;
 use crate::bag::Breach;
@@ -11,10 +11,10 @@ use crate::wire::{NackStatus, ParseError};
     reason = "named with its crate: haul_xsp::Error"
 )]
 pub enum Error {
-    /// The peer broke a rule of the protocol, and was told so.
+    /// The peer broke a rule of the protocol, and received the reason.
     #[error("the peer broke the protocol: {0}")]
     PeerMisbehaved(#[from] Misbehaviour),
-    /// The peer could not prove who it is.
+    /// The authentication of the peer failed.
     #[error("the peer is not authenticated: {0}")]
     NotAuthenticated(#[from] AuthError),
     /// A hop refused, failed, or ended the session.
@@ -27,11 +27,14 @@ pub enum Error {
         /// In words.
         text: String,
     },
-    /// No answer in time, or suspended for longer than the session lives.
+    /// No answer in time, or suspended for longer than the session's lifetime.
     #[error("the peer did not answer in time")]
     TimedOut,
-    /// What arrived on the control connection is not what was sent: the caller closes it, as one
-    /// that broke.
+    /// For the hold, the peer's host has refused, could not be reached, or has ended the control
+    /// connection without a reconnect.
+    #[error("it is gone: nobody was there for the whole hold")]
+    Gone,
+    /// The control connection delivered damaged data: the caller closes it, as one that broke.
     #[error("a control message arrived damaged")]
     Damaged,
     /// The control connection broke and the session cannot be resumed.
@@ -54,13 +57,13 @@ impl std::fmt::Display for Hop {
     }
 }
 
-/// What the peer did that it may not.
+/// The violation of the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misbehaviour {
     /// Bytes that are no PDU.
     #[error("{0}")]
     Parse(#[from] ParseError),
-    /// It is not what was sent; see [`Error::Damaged`].
+    /// It was damaged; see [`Error::Damaged`].
     #[error("a PDU arrived damaged")]
     Damaged,
     /// A PDU of another session.
@@ -86,7 +89,7 @@ pub enum Misbehaviour {
 }
 
 impl Error {
-    /// What the peer is told.
+    /// Returns the code for the peer.
     #[must_use]
     pub const fn status(&self) -> NackStatus {
         match self {
@@ -97,12 +100,13 @@ impl Error {
             Self::NotAuthenticated(_) => NackStatus::NotAuthenticated,
             Self::Ended { status, .. } => *status,
             Self::TimedOut => NackStatus::TimedOut,
+            Self::Gone => NackStatus::CannotConnect,
             Self::Lost | Self::Damaged | Self::Closed => NackStatus::Closing,
         }
     }
 }
 
-/// What the local user asked for and cannot have. Nothing has changed.
+/// A request of the local user that is not possible. Nothing has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
     /// The session is not open.
@@ -120,7 +124,7 @@ pub enum Misuse {
     /// More bytes than a PDU holds.
     #[error("too many bytes for one message")]
     TooLarge,
-    /// Nothing that both ends of a segment speak.
+    /// The ends of a segment have no common protocol.
     #[error("no common protocol")]
     NoProtocol,
     /// A hop list of nothing or too much.

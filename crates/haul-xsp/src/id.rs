@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// A session, over all its hops. Chosen at random by whoever opens it.
+/// A session, over all its hops. Chosen at random by its opener.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub [u8; 16]);
 

@@ -26,10 +26,10 @@
 //! | `poll_grant`, `granted`, `poll_closed` | push: opens arena memory to the peer, closes it |
 //! | `handle_written` | push: reports that a slab's marks have arrived |
 //!
-//! Map: [`wire`] version 2, octets to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of
-//! one segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,
-//! tickets, hops allowed · [`bag`] slabs, sizes, pacing · [`AuthConfig`] who the peer is ·
-//! [`Error`] who is to blame.
+//! Map: [`wire`] version 2, bytes to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of one
+//! segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,
+//! tickets, hops allowed · [`bag`] slabs, sizes, pacing · [`AuthConfig`] authentication · [`Error`]
+//! who is to blame.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

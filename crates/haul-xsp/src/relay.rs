@@ -1,7 +1,7 @@
-//! A gateway between two segments of a session: what comes in on one goes out on the other, from
-//! where it lies.
+//! A gateway between two segments of a session: data of one goes out on the other, from the same
+//! memory.
 //!
-//! Nothing is kept here but what the next segment does not take: a byte that was read from one
+//! Only data that the next segment does not take is kept here: a byte that was read from one
 //! segment is already announced on the other, and its memory is released when the next hop has it.
 
 use crate::bag::{End, Read};
@@ -29,7 +29,7 @@ impl Side {
     }
 }
 
-/// What a gateway is left to do.
+/// Work that the relay leaves to its caller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RelayEvent {
     /// The next hop refused or failed while the session was opened: try another
@@ -41,9 +41,9 @@ pub enum RelayEvent {
     Suspended(Side),
     /// It has one again.
     Resumed(Side),
-    /// Something is wanted with the path of the segment behind this gateway; it is passed on too.
+    /// A request about the path of the segment beyond this gateway; it is also passed on.
     PathRequest {
-        /// What.
+        /// The action.
         action: PathAction,
         /// For the answer, with `path_status` of the segment that it came from.
         request: u32,
@@ -52,8 +52,8 @@ pub enum RelayEvent {
         /// Whence.
         from: Side,
     },
-    /// What the application says, for those who look after this gateway; it is passed on too,
-    /// unless it was dropped.
+    /// Metadata of the application, for the operators of this gateway; it is also passed on, unless
+    /// it was dropped.
     Metadata {
         /// About which connection; none for the session.
         conn: Option<ConnId>,
@@ -62,8 +62,8 @@ pub enum RelayEvent {
     },
     /// Something about the segment's channels, which are each segment's own.
     Segment(Side, Event),
-    /// Over: what is in `poll_transmit` of both sides is the last; then their control connections
-    /// are to be closed. The side is the one that it began at.
+    /// Over: close the control connections of both sides after their final messages in
+    /// `poll_transmit`. The side is the one at which the end began.
     Closed(Side, Error),
 }
 
@@ -107,24 +107,24 @@ impl Relay {
         self.far = far;
     }
 
-    /// The session's owner opens it on a newer way: both segments end without a word, and the far
-    /// end keeps the session.
+    /// The session's owner opens it on a newer way: both segments end silently, and the far end
+    /// keeps the session.
     pub fn supersede(&mut self) {
         self.near.drop_silently();
         self.far.drop_silently();
     }
 
-    /// No next hop is left, because of the error of [`RelayEvent::HopFailed`]: the opener learns
-    /// which hop failed.
+    /// No next hop is left, because of the error of [`RelayEvent::HopFailed`]: the opener receives
+    /// the index of the failed hop.
     pub fn give_up(&mut self, error: &Error) {
         let (status, hop_index, text) = self.blame(Side::Far, error);
         let hop_index = hop_index.unwrap_or_else(|| self.near.hop_index());
-        // Fails only if the opener is gone, and then nobody needs to know.
+        // Fails only if the opener is gone, and then the result does not matter.
         let _ = self.near.refuse_session(status, hop_index, &text);
     }
 
-    /// What one side is told of an error at the other: which hop is the reason, if it is one, is
-    /// the hop there or the one that it has named.
+    /// Translates an error at one side for the other: the hop at fault, if any, is that side's hop
+    /// or the one that it named.
     fn blame(&self, side: Side, error: &Error) -> (NackStatus, Option<u16>, String) {
         let there = match side {
             Side::Near => self.near.hop_index().checked_sub(1),
@@ -140,7 +140,7 @@ impl Relay {
         }
     }
 
-    /// Moves what can be moved: until `None`, after every call on either side.
+    /// Moves available data: call until `None`, after every call on either side.
     pub fn poll(&mut self, now: Time) -> Option<RelayEvent> {
         for side in [Side::Near, Side::Far] {
             while let Some(event) = self.side(side).poll_event() {
@@ -177,7 +177,12 @@ impl Relay {
             } => {
                 let said = metadata.clone();
                 if self.side(to).open_conn_as(conn, endpoint, said).is_err() {
-                    let _ = self.side(side).refuse_conn(conn, NackStatus::Busy.code());
+                    let status = match self.side(to).state() {
+                        State::Open => NackStatus::Busy,
+                        State::Draining | State::Closed => NackStatus::Closing,
+                        _ => NackStatus::CannotConnect,
+                    };
+                    let _ = self.side(side).refuse_conn(conn, status.code());
                     return None;
                 }
                 return shown(Some(conn), metadata);
@@ -234,10 +239,16 @@ impl Relay {
         if other.state() != State::Closed {
             match &error {
                 Error::Closed => other.close(NackStatus::Done, false),
+                // The terminus is gone, and its owner, which is here, has no other way.
+                Error::Gone if side == Side::Far && other.is_up() => {
+                    other.fail_hop(status, hop_index, &text);
+                }
                 // The far end keeps the session, and its owner may come over another way.
-                Error::Lost | Error::TimedOut if other.is_end_to_end() => other.drop_silently(),
-                // The next hop has forgotten it: if more than that is lost, its owner learns it
-                // when it comes again.
+                Error::Lost | Error::TimedOut | Error::Gone if other.is_end_to_end() => {
+                    other.drop_silently()
+                }
+                // The next hop has lost it: if more than that is lost, its owner receives an error
+                // when it resumes.
                 Error::Ended {
                     status: NackStatus::UnknownSession,
                     ..
@@ -269,7 +280,7 @@ impl Relay {
                         .producer()
                         .forward(now, conn, data.at, data.len, data.crc)
                     {
-                        // The other direction was reset meanwhile: nobody wants them.
+                        // The other direction was reset meanwhile: drops them.
                         source.consumer().release(conn, data.offset, data.len);
                     }
                 }
@@ -291,7 +302,7 @@ impl Relay {
         }
     }
 
-    /// What the next hop has is free at the segment that it came from.
+    /// Data that the next hop has is released at the segment that it came from.
     fn release(&mut self, side: Side) {
         let (sink, source) = match side {
             Side::Near => (&mut self.near, &mut self.far),

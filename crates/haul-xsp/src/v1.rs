@@ -1,4 +1,4 @@
-//! XSP versions 0 and 1, as the original programs speak them: a codec for interworking
+//! XSP versions 0 and 1, as the original implementation sends them: a codec for interworking
 //! (docs/protocol/xsp.md).
 //!
 //! One block per message: the original writer overwrites the first with the second, and its readers
@@ -38,11 +38,11 @@ pub struct Message {
     pub eids: [[u8; EID_LEN]; 2],
     /// The session.
     pub session: SessionId,
-    /// What it carries.
+    /// Its content.
     pub block: Option<Block>,
 }
 
-/// What to do with the bytes that have come so far.
+/// The outcome of parsing the bytes so far.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Parsed<T> {
     /// At least this many bytes, counted from the message's first, are needed.

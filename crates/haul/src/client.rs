@@ -1,28 +1,42 @@
 //! The client: connects to a server, sends or gets files, and reconnects when the path fails.
 
+use std::collections::HashMap;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
 
+use haul_control::connection::Connection;
+use haul_control::frame::TaskId;
+use haul_control::stream::Stream;
 use haul_io::file::Dir;
+use haul_seal::Cipher;
 
-use crate::channel::{Kind, Opening, Setup, Token, udt};
+use crate::channel::{Kind, Opening, Setup, Ticket, udt};
+use crate::choice::Choice;
+use crate::entry::Entry;
 use crate::fault::{Code, Fault};
-use crate::link::{self, Handshake, Link, agree};
+use crate::fs::walk;
+use crate::link::{self, Link};
+use crate::lock;
 use crate::name::Name;
+use crate::paths::PathKey;
+use crate::printable;
 use crate::report::{BenchSummary, Event, Observer, Summary};
+use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
-use crate::source::SourceFile;
-use crate::text::printable;
-use crate::wire::{self, CONTROL_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, TransferId};
-use crate::{SOFTWARE, lock};
+use crate::sources;
+use crate::wire::{self, Get, Message, OPERANDS_MAX, Put, SERVICE};
 
 mod config;
 mod connect;
+mod control;
 mod outcome;
 
-pub use config::Config;
+pub use config::{Access, Config, Direct, Say};
+pub(crate) use control::open_control;
+use control::transfer_id;
 use outcome::{Tally, bench_summary};
 
 /// First pause before a reconnect; each further one is twice as long.
@@ -30,10 +44,9 @@ const BACKOFF: Duration = Duration::from_millis(500);
 /// Minimum connect timeout of a retry, even of the last.
 const CONNECT_LEAST: Duration = Duration::from_millis(500);
 /// Maximum pause before a reconnect.
-const BACKOFF_MAX: Duration = Duration::from_secs(15);
+const BACKOFF_MAX: Duration = Duration::from_secs(5);
 
-/// What to do about files that exist at the receiver.
-pub use crate::wire::Policy as ExistingPolicy;
+pub use crate::wire::{Durable, Policy};
 
 /// When a bench ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,18 +57,46 @@ pub enum BenchLimit {
     Bytes(u64),
 }
 
-/// Sends local files into a directory of the server.
+/// What to send.
+#[derive(Debug, Clone, Default)]
+pub struct Selection {
+    /// Files and directories.
+    pub operands: Vec<PathBuf>,
+    /// Which entries of the directories, by paths relative to each of them.
+    pub members: walk::Options,
+}
+
+impl Selection {
+    /// Selects files, and directories as a whole.
+    #[must_use]
+    pub fn of(operands: Vec<PathBuf>) -> Self {
+        Self {
+            operands,
+            members: walk::Options::default(),
+        }
+    }
+
+    /// Finds out whether the files and directories can be sent, before a server is asked.
+    ///
+    /// # Errors
+    /// Why one cannot.
+    pub fn check(&self) -> Result<(), Fault> {
+        sources::of_paths(&self.operands).map(drop)
+    }
+}
+
+/// Sends local files and trees into a directory of the server.
 ///
 /// # Errors
 /// The failure that ended it. A transient one is retried first, as `config` says.
 pub fn send(
     config: &Config,
-    files: &[PathBuf],
+    selection: &Selection,
     directory: &[u8],
-    policy: ExistingPolicy,
+    policy: Policy,
     observer: &dyn Observer,
 ) -> Result<Summary, Fault> {
-    check_count(files.len())?;
+    check_count(selection.operands.len())?;
     let transfer = transfer_id()?;
     let put = Message::Put(Put {
         directory: directory.to_vec(),
@@ -64,32 +105,42 @@ pub fn send(
     let binding = wire::binding(&put)?;
     let mut tally = Tally::new(config);
     persist(config, observer, |config, observer| {
-        let sources = open_sources(files)?;
-        tally.offered(
-            sources
-                .iter()
-                .map(|file| (file.name.to_string(), file.size)),
-        );
+        let found = sources::of_paths(&selection.operands)?;
+        let catalogue = sender::Catalogue {
+            limit: config.limit.clone().unwrap_or_default(),
+            ..found.catalogue(policy, &selection.members)?
+        };
         let mut requests = vec![put.clone()];
-        requests.extend(sender::offer(&sources, &binding)?);
-        let session = Session::open(config, transfer, &requests, observer)?;
-        tally.connected(&session.peer);
+        requests.extend(sender::offer(&catalogue, &binding));
+        let session = Session::open(config, transfer, &requests)?;
+        tally.connected(&session.peer, config.channel);
+        let observer = &Greeted::new(observer, &session.link, &session.peer);
         let mut outcome = sender::SenderOutcome::default();
+        let path = session.path;
         let result = sender::run(
             &session.link,
-            sources,
+            catalogue,
             binding,
             session.opening,
             observer,
             &mut outcome,
         );
+        observer.tell();
         tally.sent(&outcome);
+        if let (Some(paths), Some(key), Some(shown)) = (&config.paths, &path, outcome.shown)
+            && let Err(fault) = paths.keep(key, shown, SystemTime::now())
+        {
+            observer.event(&Event::Note(&format!(
+                "the path's rate is not kept: {fault}"
+            )));
+        }
         observer.event(&Event::AttemptOver {
             moved: outcome.spent.moved,
         });
         if result.is_ok() {
             session.link.hang_up();
         }
+        let result = result.map_err(explain_refusal);
         // Another attempt replaces what has just been delivered, if it may.
         result.map_err(|fault| match fault.code {
             Code::SourceChanged if outcome.is_superseded && policy.replace => Fault {
@@ -102,71 +153,63 @@ pub fn send(
     Ok(tally.into_summary(crate::report::Direction::Send))
 }
 
-/// Gets files of the server into a local directory.
+/// Gets files and trees of the server into a local directory. `choice` chooses among what is in the
+/// trees, by paths relative to each of them.
 ///
 /// # Errors
 /// The failure that ended it. A transient one is retried first, as `config` says.
 pub fn get(
     config: &Config,
     paths: &[Vec<u8>],
+    choice: &Choice,
     directory: &Path,
-    policy: ExistingPolicy,
+    policy: Policy,
     observer: &dyn Observer,
 ) -> Result<Summary, Fault> {
     check_count(paths.len())?;
-    let names: Vec<Name> = paths
-        .iter()
-        .map(|path| Name::new(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default()))
-        .collect::<Result<_, _>>()?;
-    let shown = printable(directory.as_os_str().as_encoded_bytes());
-    let dir = Dir::open(directory).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Fault::new(
-            Code::DirectoryNotFound,
-            format!("'{shown}' is not a directory"),
-        )
-        .hint("make it first, or name another"),
-        _ => Fault::file(&format!("cannot open '{shown}'"), &error),
-    })?;
-    let dir = Arc::new(dir);
+    let wanted = Wanted::new(paths)?;
+    let mut dir = Local::open(directory)?;
     let transfer = transfer_id()?;
-    let wanted = paths.iter().map(|path| path.clone().into()).collect();
-    let request = Message::Get(Get { paths: wanted });
+    let request = Message::Get(Get {
+        paths: paths.iter().map(|path| path.clone().into()).collect(),
+        policy,
+        choice: choice.chosen()?,
+    });
     let binding = wire::binding(&request)?;
     let mut tally = Tally::new(config);
     persist(config, observer, |config, observer| {
-        let session = Session::open(config, transfer, std::slice::from_ref(&request), observer)?;
-        tally.connected(&session.peer);
-        let offer = match session.link.receive()? {
+        let mut requests = vec![request.clone()];
+        let limit = config.limit.as_ref();
+        let limit = limit.map(|limit| (limit, limit.rate_bps()));
+        if let Some((_, bps)) = limit {
+            requests.push(Message::Rate(wire::Rate { bps }));
+        }
+        let session = Session::open(config, transfer, &requests)?;
+        tally.connected(&session.peer, config.channel);
+        let observer = &Greeted::new(observer, &session.link, &session.peer);
+        let first = match session.link.receive().map_err(explain_refusal)? {
             Message::Offer(offer) => offer,
             other => return Err(other.misplaced()),
         };
-        // A server must not choose names: it offers exactly the requested files.
-        if !offer
-            .files
-            .iter()
-            .map(|entry| entry.name.as_slice())
-            .eq(names.iter().map(Name::as_bytes))
-        {
-            return Err(Fault::protocol(
-                "the server offers other files than were asked for",
-            ));
-        }
-        tally.offered(
-            names
-                .iter()
-                .zip(&offer.files)
-                .map(|(n, entry)| (n.to_string(), entry.size)),
-        );
+        observer.tell();
+        let copy = dir.copy()?;
         let mut outcome = receiver::ReceiverOutcome::default();
         let result = receiver::run(
             &session.link,
-            &dir,
-            &offer,
-            receiver::Terms { policy, binding },
+            &first,
+            Destination::new(copy, &binding)?,
+            &receiver::Terms {
+                policy,
+                binding,
+                allows: &|entry| wanted.check(entry),
+                adds_only: false,
+                limit,
+            },
             session.opening,
             observer,
             &mut outcome,
         );
+        let result = result.and_then(|()| wanted.check_all());
         tally.received(&outcome);
         observer.event(&Event::AttemptOver {
             moved: outcome.spent.moved,
@@ -177,6 +220,108 @@ pub fn get(
         result
     })?;
     Ok(tally.into_summary(crate::report::Direction::Get))
+}
+
+/// The local directory that gets files. One whose path ends in a slash is made, if it is missing,
+/// once the server has something to put there.
+pub(crate) struct Local<'a> {
+    path: &'a Path,
+    pub(crate) dir: Option<Dir>,
+}
+
+impl<'a> Local<'a> {
+    pub(crate) fn open(path: &'a Path) -> Result<Self, Fault> {
+        let bytes = path.as_os_str().as_encoded_bytes();
+        let dir = match Dir::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound && bytes.ends_with(b"/") => None,
+            result => Some(result.map_err(|error| Self::fault(path, &error))?),
+        };
+        Ok(Self { path, dir })
+    }
+
+    /// Opens the directory once more.
+    fn copy(&mut self) -> Result<Dir, Fault> {
+        let opened = match self.dir.take() {
+            Some(dir) => Ok(dir),
+            None => std::fs::create_dir_all(self.path).and_then(|()| Dir::open(self.path)),
+        };
+        let copied = opened.and_then(|dir| self.dir.insert(dir).open_beneath(Path::new("")));
+        copied.map_err(|error| Self::fault(self.path, &error))
+    }
+
+    fn fault(path: &Path, error: &io::Error) -> Fault {
+        let shown = printable(path.as_os_str().as_encoded_bytes());
+        let fault = |hint| {
+            let text = format!("'{shown}' is not a directory");
+            Fault::new(Code::DirectoryNotFound, text).hint(hint)
+        };
+        match error.kind() {
+            io::ErrorKind::NotFound => fault("put a / at its end to have it made"),
+            io::ErrorKind::NotADirectory => fault("name a directory: files keep their names"),
+            _ => Fault::file(&format!("cannot open '{shown}'"), error),
+        }
+    }
+}
+
+/// What a client asked for: a server must not choose names.
+struct Wanted {
+    /// The names of the files and trees, and whether each was offered.
+    names: Mutex<HashMap<Vec<u8>, bool>>,
+    /// The contents of a directory were asked for, whose names only the server knows.
+    has_contents: bool,
+}
+
+impl Wanted {
+    fn new(paths: &[Vec<u8>]) -> Result<Self, Fault> {
+        if paths.iter().any(Vec::is_empty) {
+            return Err(Fault::new(Code::Usage, "a path is empty")
+                .hint("name a file or directory; '.' is everything in the directory"));
+        }
+        let (contents, named): (Vec<_>, Vec<_>) =
+            paths.iter().partition(|path| sources::is_contents(path));
+        let name = |path: &&Vec<u8>| {
+            let path = path.strip_suffix(b"/").unwrap_or(path);
+            let name = Name::new(path.rsplit(|byte| *byte == b'/').next().unwrap_or_default())?;
+            Ok((name.as_bytes().to_vec(), false))
+        };
+        let names: HashMap<_, _> = named.iter().map(name).collect::<Result<_, Fault>>()?;
+        if names.len() < named.len() {
+            return Err(Fault::new(Code::Usage, "two files have the same name")
+                .hint("get them into different directories"));
+        }
+        Ok(Self {
+            names: Mutex::new(names),
+            has_contents: !contents.is_empty(),
+        })
+    }
+
+    /// Checks that an offered entry lies below what was asked for.
+    fn check(&self, entry: &Entry) -> Result<(), Fault> {
+        let first = entry.path.as_bytes().split(|byte| *byte == b'/').next();
+        let mut names = lock(&self.names);
+        let wanted = names.get_mut(first.unwrap_or_default());
+        let is_wanted = wanted.is_some();
+        if let Some(is_offered) = wanted {
+            *is_offered = true;
+        }
+        if is_wanted || self.has_contents {
+            return Ok(());
+        }
+        Err(unasked())
+    }
+
+    /// Checks that everything that was asked for was offered.
+    fn check_all(&self) -> Result<(), Fault> {
+        let names = lock(&self.names);
+        match names.values().all(|is_offered| *is_offered) {
+            true => Ok(()),
+            false => Err(unasked()),
+        }
+    }
+}
+
+fn unasked() -> Fault {
+    Fault::protocol("the server offers other files than were asked for")
 }
 
 /// Measures memory to memory, without retries.
@@ -201,21 +346,20 @@ pub fn bench(
         bytes,
         time_ms,
     };
-    let session = Session::open(
-        config,
-        transfer_id()?,
-        &[Message::Bench(request.clone())],
-        observer,
-    )?;
+    let requests = [Message::Bench(request.clone())];
+    let session = Session::open(config, transfer_id()?, &requests)?;
+    let observer = &Greeted::new(observer, &session.link, &session.peer);
     let (report, sender, receiver) = if reverse {
-        let received = bench::receive(&session.link, session.opening, observer)?;
+        let received = bench::receive(&session.link, session.opening, observer);
+        let received = received.map_err(explain_refusal)?;
         (
             received.report.clone(),
             received.peer,
             received.report.spent,
         )
     } else {
-        let sent = bench::send(&session.link, &request, session.opening, observer)?;
+        let sent = bench::send(&session.link, &request, session.opening, observer);
+        let sent = sent.map_err(explain_refusal)?;
         (sent.report.clone(), sent.spent, sent.report.spent)
     };
     Ok(bench_summary(
@@ -233,6 +377,8 @@ struct Session {
     link: Link,
     opening: Opening,
     peer: String,
+    /// What the path is remembered by.
+    path: Option<PathKey>,
 }
 
 /// Refuses options that the channel does not have: an option without effect would mislead.
@@ -259,85 +405,108 @@ fn check_channel(config: &Config) -> Result<(), Fault> {
 }
 
 impl Session {
-    /// Connects, sends `Hello` and the requests in one flight, and opens the channel in parallel.
-    fn open(
-        config: &Config,
-        transfer: TransferId,
-        requests: &[Message],
-        observer: &dyn Observer,
-    ) -> Result<Self, Fault> {
+    /// Connects, sends the greeting and the requests in one flight, and opens the channel in
+    /// parallel. Does not wait for the server's greeting: what follows the requests may leave with
+    /// them.
+    fn open(config: &Config, transfer: TaskId, requests: &[Message]) -> Result<Self, Fault> {
         check_channel(config)?;
-        let setup = Setup {
+        let mut setup = Setup {
             kind: config.channel,
-            token: Token::random()?,
+            ticket: Ticket::random()?,
             streams: config.streams,
             rate_bps: config.rate_bps,
             congestion: config.congestion.clone(),
             dead_after: config.dead_after,
+            sealed: config.sealed.then(Cipher::preferred),
         };
-        let (stream, server, opening) = connect::connect(config, &setup)?;
+        let (stream, server, mut opening) = connect::connect(config, &setup)?;
         let peer = server.to_string();
-        let mut flight = CONTROL_PREAMBLE.to_vec();
-        flight.extend(wire::encode(&Message::Hello(link::hello(
-            transfer,
-            config.dead_after,
-        )))?);
-        flight.extend(wire::encode(&Message::OpenChannel(setup.to_message()))?);
+        let mut messages = vec![wire::encode(&Message::OpenChannel(setup.to_message()))?];
         for request in requests {
-            flight.extend(wire::encode(request)?);
+            messages.push(wire::encode(request)?);
         }
         let deadline = Instant::now() + config.connect_timeout;
-        let mut handshake = Handshake::new(&stream, deadline);
-        handshake
-            .write(&flight)
-            .map_err(|error| Fault::connection(&error))?;
-        let hello = answer(&mut handshake, &peer)?;
-        agree(SOFTWARE, &hello, &format!("the server at {peer}"))?;
-        observer.event(&Event::Connected {
-            peer: &peer,
-            software: &printable(wire::abridged(&hello.software).as_bytes()),
-        });
-        let link = Link::start(stream, "the server", config.dead_after)?;
+        let handshake = |stream| {
+            let stream = Stream::tcp(stream).map_err(|error| Fault::connection(&error))?;
+            Connection::client(stream, &config.control, &peer, deadline)
+        };
+        let mut connection = match handshake(stream) {
+            // Damage may look like a refusal, but not twice.
+            Err(failed) if !failed.is_certain => {
+                handshake(server.connect(config.connect_timeout)?)?
+            }
+            result => result?,
+        };
+        // Both ends have agreed on it meanwhile.
+        setup.sealed = setup.sealed.map(|_| connection.cipher());
+        messages[0] = wire::encode(&Message::OpenChannel(setup.to_message()))?;
+        if let Some(seal) = setup.seal(|label, context| connection.export(label, context))? {
+            opening.set_seal(seal);
+        }
+        // An agent that ssh starts has another key each time.
+        let keeps_rates = config.keeps_rates() && config.access.is_none();
+        let address = server.address().filter(|_| keeps_rates);
+        let path = address.map(|address| PathKey::new(connection.peer(), address.ip()));
+        if let (Some(paths), Some(path)) = (&config.paths, &path)
+            && let Some(remembered) = paths.recall(path, SystemTime::now())
+        {
+            opening.resume(remembered);
+        }
+        connection.greet(&link::greeting(transfer, config.dead_after), &messages)?;
+        let link = Link::start(connection, config.dead_after)?;
         Ok(Self {
             link,
             opening,
             peer,
+            path,
         })
     }
 }
 
-/// Reads the server's `Hello`, or finds out what else answered.
-fn answer(handshake: &mut Handshake<'_>, peer: &str) -> Result<Hello, Fault> {
-    let mut preamble = [0; CONTROL_PREAMBLE.len()];
-    let silent = |how: &str| {
-        Fault::new(
-            Code::Unreachable,
-            format!("{peer} accepts the connection and {how}"),
-        )
-        .hint("check that 'haul serve' runs there and listens on that port")
-    };
-    let got = handshake
-        .read(&mut preamble)
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => silent("sends nothing"),
-            _ => silent("resets it"),
-        })?;
-    if got == 0 {
-        return Err(silent("closes it"));
+/// Reports, before the first event after it, that the server has greeted.
+struct Greeted<'a> {
+    observer: &'a dyn Observer,
+    link: &'a Link,
+    peer: &'a str,
+    is_told: AtomicBool,
+}
+
+impl<'a> Greeted<'a> {
+    const fn new(observer: &'a dyn Observer, link: &'a Link, peer: &'a str) -> Self {
+        Self {
+            observer,
+            link,
+            peer,
+            is_told: AtomicBool::new(false),
+        }
     }
-    if !wire::is_preamble(preamble, CONTROL_PREAMBLE) {
-        let answer = printable(&preamble[..got]);
-        return Err(Fault::new(
-            Code::NotHaul,
-            format!("{peer} is not haul; it answers '{answer}'"),
-        )
-        .hint("check the address and --port"));
+
+    fn tell(&self) {
+        if let Some(greeting) = self.link.greeting()
+            && !self.is_told.swap(true, Ordering::Relaxed)
+        {
+            self.observer.event(&Event::Connected {
+                peer: self.peer,
+                software: &printable(haul_control::abridged(&greeting.software).as_bytes()),
+            });
+        }
     }
-    match handshake.message()? {
-        Some(Message::Hello(hello)) => Ok(hello),
-        Some(Message::Error(error)) => Err(error.into_fault("the server")),
-        _ => Err(Fault::protocol("the server did not answer with Hello")),
+}
+
+impl Observer for Greeted<'_> {
+    fn event(&self, event: &Event<'_>) {
+        self.tell();
+        self.observer.event(event);
     }
+}
+
+/// Tells a server of an earlier session protocol from one that has another service.
+fn explain_refusal(fault: Fault) -> Fault {
+    if fault.code != Code::Refused || !fault.text.contains(SERVICE) {
+        return fault;
+    }
+    let text = "the server does not speak session protocol 7";
+    Fault::new(Code::Version, text).hint("install the same version of haul at both ends")
 }
 
 /// Makes attempts until one succeeds, one fails for good, or `give_up_after` has passed. The first
@@ -354,10 +523,18 @@ fn persist(
     let mut pause = BACKOFF;
     let mut alive_at = Instant::now();
     let mut bounded = config.clone();
+    if let Some(access) = &config.access {
+        access.prepare(&mut bounded)?;
+    }
     loop {
         let Err(fault) = attempt(&bounded, &watch) else {
             return Ok(());
         };
+        if let Some(access) = config.access.as_ref().filter(|_| fault.code.passes())
+            && access.recover(&mut bounded, &fault)?
+        {
+            continue;
+        }
         let seen = {
             let mut seen = lock(&watch.seen);
             let now = *seen;
@@ -416,43 +593,13 @@ impl Observer for Watch<'_> {
     }
 }
 
-fn open_sources(paths: &[PathBuf]) -> Result<Vec<SourceFile>, Fault> {
-    let mut names = std::collections::HashSet::new();
-    paths
-        .iter()
-        .map(|path| {
-            let shown = printable(path.as_os_str().as_encoded_bytes());
-            let file = haul_io::file::open_source(path).map_err(|error| match error.kind() {
-                io::ErrorKind::NotFound => {
-                    Fault::new(Code::FileNotFound, format!("there is no file '{shown}'"))
-                        .hint("check the name")
-                }
-                _ => Fault::file(&format!("cannot read '{shown}'"), &error),
-            })?;
-            let name = Name::of_path(path)?;
-            if !names.insert(name.clone()) {
-                return Err(
-                    Fault::new(Code::Usage, format!("two files are called '{name}'"))
-                        .hint("send them to different directories"),
-                );
-            }
-            SourceFile::new(name, file, &shown)
-        })
-        .collect()
-}
-
 fn check_count(count: usize) -> Result<(), Fault> {
-    if count <= FILES_MAX {
+    if count <= OPERANDS_MAX {
         return Ok(());
     }
     Err(Fault::new(
         Code::Usage,
         format!("{count} files are too many for one transfer"),
     )
-    .hint(format!("name at most {FILES_MAX} at a time")))
-}
-
-fn transfer_id() -> Result<TransferId, Fault> {
-    haul_io::random::bytes()
-        .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))
+    .hint(format!("name at most {OPERANDS_MAX} at a time")))
 }

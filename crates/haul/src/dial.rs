@@ -68,8 +68,8 @@ pub fn refused_hint(server: &str, address: IpAddr) -> String {
         format!("start '{server}' there, or give its port with --port")
     } else {
         format!(
-            "start '{server} --listen ADDR --allow-insecure' there (without --listen it serves its own \
-             host only), or give its port with --port"
+            "start '{server} --listen ADDR' there (without --listen it serves its own host only), or \
+             give its port with --port"
         )
     }
 }
@@ -81,7 +81,9 @@ mod tests {
     #[test]
     fn only_other_hosts_are_told_how_to_listen_for_them() {
         let hint = |address: &str| refused_hint("haul serve DIR", address.parse().unwrap());
-        assert!(hint("192.0.2.1").contains("--listen ADDR --allow-insecure"));
+        assert!(hint("192.0.2.1").contains("--listen ADDR"));
+        // A client with keys is not to be served without them.
+        assert!(!hint("192.0.2.1").contains("insecure"));
         assert!(!hint("127.0.0.1").contains("--listen"));
         assert!(!hint("::1").contains("--listen"));
     }

@@ -16,6 +16,13 @@ use crate::lock;
 const PATTERN: usize = 512 << 10;
 /// How far the space reaches ahead of the channel until the time is up, bytes.
 const AHEAD: u64 = 4 << 20;
+/// How far a paced space may reach ahead of its rate: what it holds is sent, also after the time
+/// is up.
+const PACED_AHEAD: Duration = Duration::from_millis(100);
+/// The same for slow ones, bytes: several packets.
+const PACED_BYTES: u64 = 32 << 10;
+/// How long a paced space is waited for at a time.
+const PACED_LOOK: Duration = Duration::from_millis(5);
 
 /// An endless source.
 pub struct Endless {
@@ -27,6 +34,7 @@ pub struct Endless {
     round: u64,
     bytes: Option<u64>,
     time: Option<Duration>,
+    bytes_per_second: Option<u64>,
     begun: OnceLock<Instant>,
     state: Mutex<Reach>,
 }
@@ -100,6 +108,7 @@ impl Endless {
             round: round.max(1),
             bytes,
             time,
+            bytes_per_second: None,
             begun: OnceLock::new(),
             state: Mutex::new(Reach {
                 end: 0,
@@ -107,6 +116,24 @@ impl Endless {
                 taken: 0,
             }),
         }
+    }
+
+    /// Reaches no further ahead than a channel of that rate can send soon. Without it a slow
+    /// channel has megabytes to send after the time is up.
+    #[must_use]
+    pub fn paced(self, bytes_per_second: u64) -> Self {
+        Self {
+            bytes_per_second: Some(bytes_per_second),
+            ..self
+        }
+    }
+
+    fn paced_end(&self, elapsed: Duration) -> u64 {
+        let Some(rate) = self.bytes_per_second else {
+            return u64::MAX;
+        };
+        let ms = u64::try_from((elapsed + PACED_AHEAD).as_millis()).unwrap_or(u64::MAX);
+        (rate.saturating_mul(ms) / 1_000).saturating_add(PACED_BYTES)
     }
 
     /// Returns the end of the space once it is final.
@@ -133,15 +160,20 @@ impl Endless {
 }
 
 impl Source for Endless {
-    fn wait(&self, offset: u64, _timeout: Duration) -> Extent {
+    fn wait(&self, offset: u64, timeout: Duration) -> Extent {
         let begun = *self.begun.get_or_init(Instant::now);
+        if self.paced_end(begun.elapsed()) <= offset {
+            std::thread::sleep(timeout.min(PACED_LOOK));
+        }
         let mut reach = lock(&self.state);
         reach.taken = reach.taken.max(offset);
         if !reach.complete {
             let limit = self.bytes.unwrap_or(u64::MAX);
             reach.complete = self.time.is_some_and(|time| begun.elapsed() >= time);
             if !reach.complete {
-                reach.end = reach.end.max(offset.saturating_add(AHEAD)).min(limit);
+                let ahead = offset.saturating_add(AHEAD);
+                let paced = self.paced_end(begun.elapsed());
+                reach.end = reach.end.max(ahead.min(paced)).min(limit);
                 reach.complete = reach.end == limit;
             }
         }
@@ -206,6 +238,21 @@ mod tests {
             .read_exact_at(&mut from_file[10..], 0)
             .unwrap();
         assert_eq!(from_memory, from_file);
+    }
+
+    #[test]
+    fn a_paced_space_reaches_little_ahead_of_its_rate() {
+        const RATE: u64 = 1_000;
+        let source = Endless::of_memory(vec![0; 10], None, None).paced(RATE);
+        let begun = Instant::now();
+        let mut offset = 0;
+        for _ in 0..3 {
+            let extent = source.wait(offset, Duration::from_millis(1));
+            let earned = RATE * (begun.elapsed() + PACED_AHEAD).as_secs() + RATE;
+            assert!(extent.end <= PACED_BYTES + earned, "{}", extent.end);
+            assert!(extent.end >= PACED_BYTES && !extent.complete);
+            offset = extent.end;
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(crate) struct Subject {
     pub(crate) modified: FileTime,
     /// Inode of the part file.
     pub(crate) inode: u64,
+    /// Where the data of a sparse file lies: [`crate::layout::Layout::mark`].
+    pub(crate) layout: u32,
 }
 
 /// A verified block and its digest.
@@ -129,6 +131,7 @@ fn emit_header(subject: Subject, id: [u8; 16]) -> [u8; HEADER] {
     header[24..32].copy_from_slice(&subject.size.to_le_bytes());
     header[32..40].copy_from_slice(&subject.modified.seconds.to_le_bytes());
     header[40..44].copy_from_slice(&subject.modified.nanos.to_le_bytes());
+    header[44..48].copy_from_slice(&subject.layout.to_le_bytes());
     header[48..56].copy_from_slice(&subject.inode.to_le_bytes());
     let check = check(blake3::hash(MAGIC).as_bytes(), &header[..HEADER - CHECK]);
     header[HEADER - CHECK..].copy_from_slice(&check);
@@ -147,6 +150,7 @@ pub(crate) fn parse_header(header: &[u8]) -> Option<Subject> {
             seconds: body[32..40].try_into().map(i64::from_le_bytes).ok()?,
             nanos: body[40..44].try_into().map(u32::from_le_bytes).ok()?,
         },
+        layout: body[44..48].try_into().map(u32::from_le_bytes).ok()?,
         inode: number(48)?,
     })
 }
@@ -192,6 +196,7 @@ mod tests {
             nanos: 7,
         },
         inode: 77,
+        layout: 9,
     };
 
     fn journal_with(blocks: &[Verified]) -> File {

@@ -8,11 +8,15 @@
 //!
 //! Map: [`client`] and [`server`] the entry points · `session` the two roles and the
 //! memory-to-memory bench · [`dial`] connecting to servers · `link` and `wire` the control
-//! connection · [`channel`] the data connections · `cancel` ending an operation from another thread
-//! · `space`, `source`, `sink` the transfer space and its two ends · `tree` blocks and their hashes
-//! · `target` and `journal` the part file and its verified blocks · `name` which names a peer may
-//! choose, `text` how they are printed · [`endless`] payload for benches · [`fault`] failures ·
-//! [`report`] events and summaries.
+//! connection · [`channel`] the data connections · `entry` what is offered, in batches · `sources`
+//! and `scan` where that comes from · `space`, `outbound`, `sink` the transfer space and its two
+//! ends, `early` what is in it before requests · `source`, `layout`, `tree` a file, its holes, its
+//! blocks and their hashes · `target` and `journal` the part file and its verified blocks · [`fs`]
+//! trees of the local file system · `name` which names a peer may choose · [`choice`] which entries
+//! a request is about · [`limit`] a rate that may change · [`listing`] what a server has, with
+//! digests · [`sync`] trees that are kept the same · [`paths`] what earlier transfers found on
+//! their paths · [`endless`] payload for benches · [`fault`] failures · [`report`] events and
+//! summaries.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::disallowed_methods,
@@ -22,24 +26,34 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-mod cancel;
 pub mod channel;
+pub mod choice;
 pub mod client;
 pub mod dial;
+mod early;
 pub mod endless;
-pub mod fault;
+mod entry;
+pub mod fs;
 mod journal;
+mod layout;
+pub mod limit;
 mod link;
+pub mod listing;
 mod name;
-pub mod pending;
+mod outbound;
+pub mod paths;
+pub mod ports;
 pub mod report;
+mod scan;
 pub mod server;
 mod session;
 mod sink;
 mod source;
+mod sources;
 mod space;
+pub mod ssh;
+pub mod sync;
 mod target;
-mod text;
 mod tree;
 mod wire;
 
@@ -49,16 +63,14 @@ pub mod fuzzing;
 #[cfg(test)]
 mod spec;
 
-pub use haul_io::file::raise_open_file_limit;
-pub use haul_io::process::is_ignored as is_signal_ignored;
-pub use text::printable;
-pub use wire::crc32c;
+use haul_control::cancel;
+pub use haul_control::{SOFTWARE, fault, printable};
+pub use haul_io::clock::local_second_of_day;
+pub use haul_io::file::{create_output, raise_open_file_limit};
+pub use haul_io::process::{forbid_core_dumps, is_ignored as is_signal_ignored, is_root};
 
 /// Default port of `haul serve`, TCP and UDP.
 pub const DEFAULT_PORT: u16 = 4725;
-
-/// Software and version in this end's `Hello`.
-pub const SOFTWARE: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));
 
 /// Locks, also after another thread has panicked: no holder leaves partial state behind.
 fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -5,14 +5,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 
 use crate::fault::{Code, Fault};
-use crate::text::printable;
+use crate::printable;
 
 /// Maximum file name of common file systems, bytes.
 const NAME_MAX: usize = 255;
 /// Maximum path that a peer may name, bytes.
-const PATH_MAX: usize = 4096;
+pub(crate) const PATH_MAX: usize = 4096;
 
 pub(crate) const PART_SUFFIX: &str = ".haul-part";
+/// Suffix of the temporary names of a tree's members; no file of another transfer has it.
+pub(crate) const TEMP_SUFFIX: &str = ".haul-temp";
 pub(crate) const JOURNAL_SUFFIX: &str = ".haul-journal";
 
 /// The name of one file inside a directory, safe to use there.
@@ -25,28 +27,7 @@ impl Name {
     /// # Errors
     /// [`Code::Refused`].
     pub(crate) fn new(bytes: &[u8]) -> Result<Self, Fault> {
-        let refuse = |why: &str| {
-            Err(Fault::new(
-                Code::Refused,
-                format!("the name '{}' {why}", printable(bytes)),
-            ))
-        };
-        match bytes {
-            b"" => return refuse("is empty"),
-            b"." | b".." => return refuse("is not the name of a file"),
-            _ => {}
-        }
-        if bytes.len() > NAME_MAX {
-            return refuse("is longer than 255 bytes");
-        }
-        if bytes.contains(&b'/') || bytes.contains(&0) {
-            return refuse("has a '/' or NUL in it");
-        }
-        let own =
-            bytes.ends_with(PART_SUFFIX.as_bytes()) || bytes.ends_with(JOURNAL_SUFFIX.as_bytes());
-        if bytes.starts_with(b".") && own {
-            return refuse("is one that haul itself uses for files not yet complete");
-        }
+        check(bytes)?;
         Ok(Self(OsString::from_vec(bytes.to_vec())))
     }
 
@@ -103,6 +84,40 @@ impl std::fmt::Display for Name {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&printable(self.as_bytes()))
     }
+}
+
+/// Checks the name of one file inside a directory, as [`Name::new`] does.
+///
+/// # Errors
+/// [`Code::Refused`].
+pub(crate) fn check(bytes: &[u8]) -> Result<(), Fault> {
+    let refuse = |why: &str| {
+        Err(Fault::new(
+            Code::Refused,
+            format!("the name '{}' {why}", printable(bytes)),
+        ))
+    };
+    match bytes {
+        b"" => return refuse("is empty"),
+        b"." | b".." => return refuse("is not the name of a file"),
+        _ => {}
+    }
+    if bytes.len() > NAME_MAX {
+        return refuse("is longer than 255 bytes");
+    }
+    if bytes.contains(&b'/') || bytes.contains(&0) {
+        return refuse("has a '/' or NUL in it");
+    }
+    if is_own(bytes) {
+        return refuse("is one that haul itself uses for files not yet complete");
+    }
+    Ok(())
+}
+
+/// Returns whether a name is one of Longhaul's own, of a file that is not yet complete.
+pub(crate) fn is_own(name: &[u8]) -> bool {
+    let own = [PART_SUFFIX, TEMP_SUFFIX, JOURNAL_SUFFIX];
+    name.starts_with(b".") && own.iter().any(|suffix| name.ends_with(suffix.as_bytes()))
 }
 
 /// Checks a path that a peer named: relative, without `..` and NUL. Empty is the root itself.

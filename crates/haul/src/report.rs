@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Serialize;
 
 use crate::fault::Fault;
-pub use crate::wire::Causes;
+pub use crate::wire::{Attributes, Causes};
 
 /// Follows a session.
 pub trait Observer: Send + Sync {
@@ -40,6 +40,10 @@ pub enum Event<'a> {
         total: u64,
         /// Payload that this attempt has moved: sent by the sender, or placed by the receiver.
         moved: u64,
+        /// Files and links that are finished.
+        files: u64,
+        /// All files are known: `total` is final.
+        is_scanned: bool,
     },
     /// Progress of a measurement.
     Measured {
@@ -53,6 +57,13 @@ pub enum Event<'a> {
     },
     /// A file is durable under its final name.
     FileDone(&'a FileResult),
+    /// A member of a tree failed; the transfer goes on.
+    Failed {
+        /// As it was offered.
+        path: &'a [u8],
+        /// Why.
+        fault: &'a Fault,
+    },
     /// A line for the user.
     Note(&'a str),
     /// The connection failed; the client reconnects after a pause.
@@ -81,7 +92,8 @@ pub struct FileResult {
     pub name: String,
     /// Its size.
     pub bytes: u64,
-    /// BLAKE3 of the whole file in hexadecimal; `None` for a file that was present already.
+    /// BLAKE3 of the whole file in hexadecimal; `None` for a file that was present already, or that
+    /// has holes.
     pub blake3: Option<String>,
     /// Bytes present at the receiver before this command.
     pub resumed_bytes: u64,
@@ -93,13 +105,13 @@ impl FileResult {
     pub(crate) fn copied(
         name: &impl std::fmt::Display,
         bytes: u64,
-        root: [u8; 32],
+        root: Option<[u8; 32]>,
         resumed_bytes: u64,
     ) -> Self {
         Self {
             name: name.to_string(),
             bytes,
-            blake3: Some(blake3::Hash::from_bytes(root).to_hex().to_string()),
+            blake3: root.map(|root| blake3::Hash::from_bytes(root).to_hex().to_string()),
             resumed_bytes,
             status: FileStatus::Copied,
         }
@@ -114,6 +126,25 @@ pub enum FileStatus {
     Copied,
     /// A file of the same name, size and time was present.
     AlreadyThere,
+}
+
+/// Numbers of the entries of a transfer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Entries {
+    /// Regular files; further names of one are links.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic and hard links.
+    pub links: u64,
+    /// Files and links that were made.
+    pub copied: u64,
+    /// Files and links that were present as offered.
+    pub skipped: u64,
+    /// Entries that failed.
+    pub failed: u64,
+    /// Devices, pipes and sockets, which are not copied.
+    pub special: u64,
 }
 
 /// Processor time of one end.
@@ -138,8 +169,12 @@ pub struct Summary {
     pub channel: &'static str,
     /// Parallel streams.
     pub streams: u16,
-    /// Each offered file.
+    /// Each file that was named by itself; the members of trees are only counted.
     pub files: Vec<FileResult>,
+    /// Numbers of everything offered.
+    pub entries: Entries,
+    /// Entries of which an attribute could not be kept.
+    pub lost: Attributes,
     /// Bytes of all files.
     pub bytes: u64,
     /// Bytes present at the receiver before this command.

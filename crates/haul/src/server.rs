@@ -1,73 +1,105 @@
 //! The server: one directory, many sessions, one thread per session.
-//!
-//! A connection is *pending* until its first message has arrived, for at most ten seconds. Any
-//! other bytes close it without an answer. If too many connections are pending, the oldest is
-//! closed.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-pub use haul_io::address::listen_address;
-use haul_io::file::Dir;
+use haul_control::audit::Audit;
+use haul_control::server::{self as control, Client, Data, HANDSHAKE, Service};
+use haul_control::trust::{Rights, ServerConfig};
+pub use haul_io::address::{listen_address, own as own_addresses};
 use haul_soft::udt::Listener;
 
-use crate::SOFTWARE;
 use crate::channel::tcp::{STREAM_HEADER_REST, parse_stream_header};
 use crate::channel::{Acceptors, Opening, Setup, udt};
+use crate::entry::{Entry, What};
 use crate::fault::{Code, Fault, plain};
-use crate::link::{self, Handshake, Link, agree};
-use crate::name::{Name, relative_path};
-use crate::pending::{self, Pending};
+use crate::fs::walk;
+use crate::link::Link;
+use crate::ports::Ports;
+use crate::printable;
 use crate::report::{Event, Observer};
+use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
-use crate::source::SourceFile;
-use crate::text::printable;
+use crate::sources::Sources;
 use crate::wire::{
-    self, Bench, CONTROL_PREAMBLE, DATA_PREAMBLE, FILES_MAX, Get, Hello, Message, Put, WireError,
-    binding, is_preamble,
+    Bench, DATA_PREAMBLE, Get, Message, OPERANDS_MAX, Policy, Put, SERVICE, SERVICE_BEFORE, binding,
 };
 
+mod counters;
+mod listing;
+mod permit;
+mod root;
+mod shared;
 mod table;
 
-use table::{Table, Ticket};
+use counters::{Counters, Direction, Moved};
+pub use counters::{Counts, Sessions};
+use listing::Listing;
+use permit::permit;
+pub use root::Root;
+use shared::{Record, Shared};
+use table::{Seat, Table};
 
-/// Deadline of the handshake after a connection was accepted.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Deadline of the client's `Hello`, which arrives in one piece, after its preamble.
-const HELLO: Duration = Duration::from_secs(4);
-/// Maximum number of pending connections; beyond it the oldest is closed.
-const PENDING_MAX: usize = 256;
 /// Default of [`Config::sessions_max`].
 pub const SESSIONS_DEFAULT: usize = 64;
-/// Range of the peer timeout that a client may choose, milliseconds.
-const DEAD_AFTER: std::ops::RangeInclusive<u32> = 1_000..=600_000;
 
 /// Configuration of a server.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Config {
-    /// The directory to serve; nothing outside it is reachable.
-    pub root: PathBuf,
+    /// What is served.
+    pub root: Root,
     /// Addresses to listen on.
     pub listen: Vec<SocketAddr>,
     /// Refuse to receive files.
     pub read_only: bool,
     /// Maximum number of concurrent sessions.
     pub sessions_max: usize,
+    /// Identities of the server, and whom it admits.
+    pub control: ServerConfig,
+    /// What else the port serves.
+    pub services: Vec<Arc<dyn Service>>,
+    /// Takes an entry for each session and each failed login, in place of a line of the log.
+    pub audit: Option<Audit>,
+}
+
+impl Config {
+    /// Makes the configuration of a server with the default limits, without an address.
+    #[must_use]
+    pub fn new(root: Root, control: ServerConfig) -> Self {
+        Self {
+            root,
+            listen: Vec::new(),
+            read_only: false,
+            sessions_max: SESSIONS_DEFAULT,
+            control,
+            services: Vec::new(),
+            audit: None,
+        }
+    }
+}
+
+impl std::fmt::Debug for Config {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Config")
+            .field("root", &self.root)
+            .field("listen", &self.listen)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A server that listens and does not accept yet.
 pub struct Server {
-    shared: Arc<Shared>,
+    control: Arc<control::Server>,
+    files: Arc<Shared>,
+    acceptors: Arc<Acceptors>,
     listeners: Vec<TcpListener>,
     datagrams: Vec<Listener>,
 }
 
 /// Receives the log lines about sessions.
-pub type Log = Box<dyn Fn(&str) + Send + Sync>;
+pub use control::Log;
 
 impl Server {
     /// Opens the directory and the ports.
@@ -76,23 +108,71 @@ impl Server {
     /// [`Code::DirectoryNotFound`], [`Code::Denied`], or [`Code::Other`] for an address that cannot
     /// be used.
     pub fn bind(config: &Config, log: Log) -> Result<Self, Fault> {
-        let root = open_root(&config.root)?;
+        let root = config.root.open()?;
         let pairs = config.listen.iter().map(|address| listen_twice(*address));
         let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
         let (listeners, datagrams) = pairs.into_iter().unzip();
-        let shared = Arc::new(Shared {
+        let acceptors: Arc<Acceptors> = Arc::default();
+        let files = Arc::new(Shared {
             root,
             read_only: config.read_only,
-            acceptors: Arc::default(),
-            pending: Pending::new(PENDING_MAX),
+            acceptors: Arc::clone(&acceptors),
             table: Table::new(config.sessions_max),
-            log,
+            counters: Counters::default(),
+            audit: config.audit.clone().unwrap_or_else(|| {
+                let log = Arc::clone(&log);
+                Arc::new(move |entry| log(&entry.to_string()))
+            }),
+            log: Arc::clone(&log),
         });
+        let audit = Arc::clone(&files.audit);
+        let mut services = config.services.clone();
+        services.push(Arc::new(Listing(Arc::clone(&files))));
+        services.push(Arc::clone(&files) as _);
+        services.push(Arc::new(Before));
+        let data = Data {
+            preamble: *DATA_PREAMBLE,
+            take: take_data(&acceptors),
+        };
+        let control = control::Server::new(config.control.clone(), services, Some(data), log);
         Ok(Self {
-            shared,
+            control: Arc::new(control.with_audit(audit)),
+            files,
+            acceptors,
             listeners,
             datagrams,
         })
+    }
+
+    /// Listens as [`Server::bind`] does, at the first port of the range that is free for TCP and
+    /// UDP on every address; an address of the other family than the first may be missing. Returns
+    /// the port as well.
+    ///
+    /// # Errors
+    /// As [`Server::bind`], if no port is free.
+    pub fn bind_in(
+        config: &Config,
+        ips: &[IpAddr],
+        ports: Ports,
+        log: &Log,
+    ) -> Result<(Self, u16), Fault> {
+        let mut last = None;
+        for port in ports.iter() {
+            let at = |ips: &[IpAddr]| Config {
+                listen: ips.iter().map(|ip| SocketAddr::new(*ip, port)).collect(),
+                ..config.clone()
+            };
+            let bound = Self::bind(&at(ips), Arc::clone(log));
+            // A host without IPv6 has only the first.
+            match bound.or_else(|_| Self::bind(&at(&ips[..1]), Arc::clone(log))) {
+                Ok(server) => return Ok((server, port)),
+                Err(fault) if fault.code != Code::Other => return Err(fault),
+                Err(fault) => last = Some(fault),
+            }
+        }
+        let why = last.map_or(String::new(), |fault| format!(": {fault}"));
+        let text = format!("no port of {ports} is free for TCP and UDP{why}");
+        Err(Fault::new(Code::Other, text).hint("name other ports with HAUL_PORT_RANGE"))
     }
 
     /// Returns the addresses that it listens on.
@@ -101,6 +181,21 @@ impl Server {
     /// That of `getsockname(2)`.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.listeners.iter().map(TcpListener::local_addr).collect()
+    }
+
+    /// Returns the port, whose identities and admission can be replaced while it serves.
+    pub const fn port(&self) -> &Arc<control::Server> {
+        &self.control
+    }
+
+    /// Returns what reads the server's counts while it serves.
+    pub fn counts(&self) -> impl Fn() -> Counts + Send + use<> {
+        let files = Arc::clone(&self.files);
+        move || {
+            files
+                .counters
+                .read(files.table.running(), files.table.max())
+        }
     }
 
     /// Accepts and serves until the process ends.
@@ -114,13 +209,13 @@ impl Server {
         };
         let mut threads = Vec::new();
         for mut listener in self.datagrams {
-            let acceptors = Arc::clone(&self.shared.acceptors);
+            let acceptors = Arc::clone(&self.acceptors);
             let serve = move || acceptors.udt.serve(&mut listener);
             threads.push(spawn("haul-udp", Box::new(serve))?);
         }
         for listener in self.listeners {
-            let shared = Arc::clone(&self.shared);
-            let accept = move || accept(&shared, &listener);
+            let control = Arc::clone(&self.control);
+            let accept = move || control.accept(&listener);
             threads.push(spawn("haul-accept", Box::new(accept))?);
         }
         for thread in threads {
@@ -136,35 +231,6 @@ impl std::fmt::Debug for Server {
         f.debug_struct("Server")
             .field("listeners", &self.listeners)
             .finish_non_exhaustive()
-    }
-}
-
-struct Shared {
-    root: Arc<Dir>,
-    read_only: bool,
-    acceptors: Arc<Acceptors>,
-    pending: Pending,
-    table: Table,
-    log: Log,
-}
-
-fn open_root(path: &Path) -> Result<Arc<Dir>, Fault> {
-    let shown = printable(path.as_os_str().as_encoded_bytes());
-    match Dir::open(path) {
-        Ok(dir) => Ok(Arc::new(dir)),
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-            ) =>
-        {
-            Err(Fault::new(
-                Code::DirectoryNotFound,
-                format!("'{shown}' is not a directory"),
-            )
-            .hint("make it first, or name another"))
-        }
-        Err(error) => Err(Fault::file(&format!("cannot open '{shown}'"), &error)),
     }
 }
 
@@ -204,172 +270,148 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Fault> {
     })
 }
 
-fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
-    loop {
-        let Ok((stream, peer)) = listener.accept() else {
-            // No descriptor or memory, or the connection was reset: retry, not too fast.
-            std::thread::sleep(Duration::from_millis(20));
-            continue;
-        };
-        let place = shared.pending.enter(&stream, |_| {});
-        let server = Arc::clone(shared);
-        let builder = std::thread::Builder::new().name("haul-session".into());
-        // Without a thread for it the connection is closed.
-        let _ = builder.spawn(move || {
-            let deadline = Instant::now() + HANDSHAKE;
-            serve_connection(&server, stream, peer, deadline, place);
-        });
-    }
-}
-
-fn serve_connection(
-    shared: &Arc<Shared>,
-    stream: TcpStream,
-    peer: SocketAddr,
-    deadline: Instant,
-    place: pending::Place,
-) {
-    let mut handshake = Handshake::new(&stream, deadline);
-    let mut preamble = [0; 8];
-    if !handshake
-        .read(&mut preamble)
-        .is_ok_and(|got| got == preamble.len())
-    {
-        return;
-    }
-    if is_preamble(preamble, DATA_PREAMBLE) {
+/// Returns what takes a TCP connection that carries data.
+fn take_data(acceptors: &Arc<Acceptors>) -> Box<control::TakeData> {
+    let acceptors = Arc::clone(acceptors);
+    Box::new(move |stream: TcpStream, deadline| {
         let mut rest = [0; STREAM_HEADER_REST];
-        if handshake.read(&mut rest).is_ok_and(|got| got == rest.len())
-            && let Some((token, index)) = parse_stream_header(rest)
+        if control::read(&stream, &mut rest, deadline).is_ok()
+            && let Some((ticket, index)) = parse_stream_header(rest)
         {
-            shared.acceptors.tcp.deliver(token, index, stream, deadline);
+            acceptors.tcp.deliver(ticket, index, stream, deadline);
         }
-        drop(place);
-        return;
+    })
+}
+
+impl Service for Shared {
+    fn name(&self) -> &'static str {
+        SERVICE
     }
-    if !is_preamble(preamble, CONTROL_PREAMBLE) {
-        return;
-    }
-    // A damaged length may demand more than will arrive: answer while the client still waits.
-    let end_of_hello = deadline.min(Instant::now() + HELLO);
-    let hello = match Handshake::new(&stream, end_of_hello).message() {
-        Ok(Some(Message::Hello(hello))) => hello,
-        Ok(_) => return,
-        Err(fault) => {
-            // A client that reads the reason retries.
-            if fault.code == Code::PeerGone && handshake.write(CONTROL_PREAMBLE).is_ok() {
-                refuse(shared, &mut handshake, stream.try_clone(), peer, &fault);
-            }
-            return;
+
+    fn serve(&self, client: Client) {
+        let Client {
+            mut connection,
+            greeting,
+            rights,
+            name,
+            dead_after,
+        } = client;
+        if !(rights.read || rights.write || rights.bench) {
+            // It takes no place from those that may do something.
+            let refused = permit(false, &rights, "use this server");
+            return refused.unwrap_or_else(|fault| connection.refuse(&fault));
         }
-    };
-    match admit(shared, &stream, &mut handshake, &hello, peer) {
-        Ok(ticket) => {
-            drop(place);
-            let dead_after = hello
-                .dead_after_ms
-                .clamp(*DEAD_AFTER.start(), *DEAD_AFTER.end());
-            let dead_after = Duration::from_millis(dead_after.into());
-            if let Ok(link) = Link::start(stream, "the client", dead_after) {
-                serve(shared, &link, &ticket, peer, dead_after);
-            }
+        if let Some(seat) = self.seat(&mut connection, greeting.task, &name)
+            && let Ok(link) = Link::start(connection, dead_after)
+        {
+            serve(self, &link, &seat, &rights, &name, dead_after);
         }
-        Err(fault) => refuse(shared, &mut handshake, stream.try_clone(), peer, &fault),
     }
 }
 
-/// Answers the `Hello` and takes a place for the session.
-fn admit<'a>(
-    shared: &'a Shared,
-    stream: &TcpStream,
-    handshake: &mut Handshake<'_>,
-    hello: &Hello,
-    peer: SocketAddr,
-) -> Result<Ticket<'a>, Fault> {
-    let mut answer = CONTROL_PREAMBLE.to_vec();
-    let ours = link::hello(hello.transfer, Duration::ZERO);
-    answer.extend(wire::encode(&Message::Hello(ours))?);
-    handshake
-        .write(&answer)
-        .map_err(|error| Fault::connection(&error))?;
-    agree(SOFTWARE, hello, &format!("the client at {peer}"))?;
-    // If that is unknown, the client counts as connected.
-    let has_left = || haul_io::notify::has_hung_up(stream.as_fd()).unwrap_or(false);
-    shared.table.enter(hello.transfer, has_left)
-}
+/// What clients of an earlier session protocol ask for.
+struct Before;
 
-fn refuse(
-    shared: &Shared,
-    handshake: &mut Handshake<'_>,
-    stream: io::Result<TcpStream>,
-    peer: SocketAddr,
-    fault: &Fault,
-) {
-    (shared.log)(&format!("{peer}: refused: {fault}"));
-    let Ok(frame) = wire::encode(&Message::Error(WireError::from(fault))) else {
-        return;
-    };
-    if handshake.write(&frame).is_err() {
-        return;
+impl Service for Before {
+    fn name(&self) -> &'static str {
+        SERVICE_BEFORE
     }
-    // The client may still be sending; closing with unread data would discard the answer.
-    if let Ok(stream) = stream {
-        let _ = stream.shutdown(std::net::Shutdown::Write);
-        let mut scratch = [0; 4096];
-        let mut rest = Handshake::new(&stream, Instant::now() + Duration::from_secs(1));
-        while rest
-            .read(&mut scratch)
-            .is_ok_and(|got| got == scratch.len())
-        {}
+
+    fn serve(&self, client: Client) {
+        let mut connection = client.connection;
+        let text = "it speaks session protocol 7, the client speaks 5";
+        let fault = Fault::new(Code::Version, text);
+        connection.refuse(&fault.hint("install the same version of haul at both ends"));
     }
 }
 
 fn serve(
     shared: &Shared,
     link: &Link,
-    ticket: &Ticket<'_>,
-    peer: SocketAddr,
+    seat: &Seat<'_>,
+    rights: &Rights,
+    peer: &str,
     dead_after: Duration,
 ) {
-    ticket.hold(link.cancel());
-    let begun = Instant::now();
+    seat.hold(link.cancel());
     let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
-    let (what, result) = converse(shared, link, ticket, dead_after, &|note| log(note));
-    let seconds = begun.elapsed().as_secs_f64();
-    match result {
-        Ok(()) => log(&format!("{what}: done in {seconds:.1} s")),
-        Err(fault) => {
-            link.report(&fault);
-            log(&format!("{what}: failed after {seconds:.1} s: {fault}"));
-        }
+    let mut record = Record::begin();
+    let result = converse(shared, link, seat, rights, dead_after, &mut record, &log);
+    if let Err(fault) = &result {
+        link.report(fault);
     }
+    shared.end(rights, peer, &record, result.as_ref().err());
 }
 
-/// Runs the session that the client requests; returns its kind.
+/// Runs the session that the client requests.
 fn converse(
     shared: &Shared,
     link: &Link,
-    ticket: &Ticket<'_>,
+    seat: &Seat<'_>,
+    rights: &Rights,
     dead_after: Duration,
+    record: &mut Record,
     log: &(dyn Fn(&str) + Sync),
-) -> (&'static str, Result<(), Fault>) {
+) -> Result<(), Fault> {
     let asked = next(link).and_then(|message| match message {
         Message::OpenChannel(open) => {
-            let setup = Setup::from_message(&open, dead_after)?;
-            let opening = Opening::accept(&setup, &shared.acceptors, HANDSHAKE)?;
-            Ok((next(link)?, opening))
+            let mut setup = Setup::from_message(&open, link.cipher(), dead_after)?;
+            let seal = setup.seal(|label, context| link.export(label, context))?;
+            if seal.is_none() && !rights.plain {
+                let text = "data channels without encryption are not admitted";
+                return Err(Fault::new(Code::NotAuthenticated, text)
+                    .hint("leave --allow-insecure out at the client"));
+            }
+            let declared = setup.rate_bps;
+            if let Some(most) = rights.rate_bps {
+                setup.rate_bps = Some(declared.unwrap_or(most).min(most));
+            }
+            let mut opening = Opening::accept(&setup, &shared.acceptors, HANDSHAKE)?;
+            if let Some(seal) = seal {
+                opening.set_seal(seal);
+            }
+            Ok((next(link)?, opening, declared))
         }
         other => Err(other.misplaced()),
     });
-    ticket.note_asked();
-    match asked {
-        Err(fault) => ("session", Err(fault)),
-        Ok((Message::Put(put), opening)) => {
-            ("put", receive_files(shared, link, &put, opening, log))
+    seat.note_asked();
+    let (request, opening, declared) = asked?;
+    match request {
+        Message::Put(put) => {
+            record.operation = "put";
+            record.path = printable(&put.directory);
+            permit(rights.write, rights, "send files to this server")?;
+            check_rate(rights, declared)?;
+            receive_files(shared, link, rights, &put, opening, record, log)
         }
-        Ok((Message::Get(get), opening)) => ("get", send_files(shared, link, &get, opening, log)),
-        Ok((Message::Bench(bench), opening)) => ("bench", measure(link, &bench, opening, log)),
-        Ok((other, _)) => ("session", Err(other.misplaced())),
+        Message::Get(get) => {
+            record.operation = "get";
+            record.path = get
+                .paths
+                .first()
+                .map(|path| printable(path))
+                .unwrap_or_default();
+            permit(rights.read, rights, "get files from this server")?;
+            send_files(shared, link, rights, &get, opening, record, log)
+        }
+        Message::Bench(bench) => {
+            record.operation = "bench";
+            permit(rights.bench, rights, "measure at this server")?;
+            measure(shared, link, &bench, opening, log)
+        }
+        other => Err(other.misplaced()),
+    }
+}
+
+/// A client that sends paces itself, so that it must have declared a rate within its limit.
+fn check_rate(rights: &Rights, declared: Option<u64>) -> Result<(), Fault> {
+    match rights.rate_bps {
+        Some(most) if declared.is_none_or(|declared| declared > most) => Err(Fault::new(
+            Code::Refused,
+            format!("{} may send at most {most} bit/s", rights.name),
+        )
+        .hint(format!("add --rate {most}bit"))),
+        _ => Ok(()),
     }
 }
 
@@ -383,8 +425,10 @@ fn next(link: &Link) -> Result<Message, Fault> {
 fn receive_files(
     shared: &Shared,
     link: &Link,
+    rights: &Rights,
     put: &Put,
     opening: Opening,
+    record: &mut Record,
     log: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Fault> {
     if shared.read_only {
@@ -393,66 +437,107 @@ fn receive_files(
                 .hint("start it without --read-only"),
         );
     }
-    let path = relative_path(&put.directory)?;
-    let shown = printable(&put.directory);
-    // A path that ends in a slash can only be a directory: it is created if it is missing.
-    let dir = if put.directory.ends_with(b"/") {
-        shared.root.make_beneath(&path)
-    } else {
-        shared.root.open_beneath(&path)
-    };
-    let dir = dir.map_err(|error| named(&shown, &error, true))?;
-    let offer = match next(link)? {
+    let mut policy = put.policy;
+    if rights.drop_only {
+        policy = Policy {
+            replace: false,
+            xattrs: false,
+            acls: false,
+            setuid: false,
+            ..policy
+        };
+        if !put.directory.is_empty() {
+            let text = "it receives files into one directory only";
+            return Err(Fault::new(Code::Refused, text).hint("name no directory"));
+        }
+    }
+    let dir = shared
+        .root
+        .below(&rights.directory)?
+        .directory(&put.directory)?;
+    let first = match next(link)? {
         Message::Offer(offer) => offer,
         other => return Err(other.misplaced()),
     };
-    let mut outcome = receiver::ReceiverOutcome::default();
-    let observer = Logger(log);
-    let terms = receiver::Terms {
-        policy: put.policy,
-        binding: binding(&Message::Put(put.clone()))?,
+    let allows = |entry: &Entry| {
+        let mut names = entry.path.as_bytes().split(|byte| *byte == b'/');
+        if !rights.drop_only {
+            return Ok(());
+        }
+        if let What::Symlink { .. } | What::HardLink { .. } = &entry.what {
+            let text = format!("'{}' is a link, and only files are received", entry.path);
+            return Err(Fault::new(Code::Refused, text).hint("send what it refers to"));
+        }
+        if !names.any(|name| name.starts_with(b".")) {
+            return Ok(());
+        }
+        let text = format!(
+            "a name of '{}' begins with a dot, as those of settings do",
+            entry.path
+        );
+        Err(Fault::new(Code::Refused, text).hint("send it by another name"))
     };
-    receiver::run(
+    let mut outcome = receiver::ReceiverOutcome::default();
+    let observer = Logger::new(log, &shared.counters.received);
+    let binding = binding(&Message::Put(put.clone()))?;
+    let terms = receiver::Terms {
+        policy,
+        binding,
+        allows: &allows,
+        adds_only: rights.drop_only,
+        limit: None,
+    };
+    let result = receiver::run(
         link,
-        &Arc::new(dir),
-        &offer,
-        terms,
+        &first,
+        Destination::new(dir, &binding)?,
+        &terms,
         opening,
         &observer,
         &mut outcome,
-    )
+    );
+    record.bytes = outcome.spent.moved;
+    observer.moved.reach(record.bytes);
+    result
 }
 
 fn send_files(
     shared: &Shared,
     link: &Link,
+    rights: &Rights,
     get: &Get,
     opening: Opening,
+    record: &mut Record,
     log: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Fault> {
-    if get.paths.len() > FILES_MAX {
+    if get.paths.len() > OPERANDS_MAX {
         return Err(Fault::protocol("too many files were asked for"));
     }
-    let open = |bytes: &minicbor::bytes::ByteVec| {
-        let path = relative_path(bytes)?;
-        let shown = printable(bytes);
-        let name = Name::of_path(&path)?;
-        let file = shared
-            .root
-            .open_file(&path)
-            .map_err(|error| named(&shown, &error, false))?;
-        SourceFile::new(name, file, &shown)
-    };
-    let files = get.paths.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+    let place = shared.root.below(&rights.directory)?;
+    let mut sources = Sources::default();
+    for path in &get.paths {
+        let (name, file) = place.file(path)?;
+        sources.add(path, name, file)?;
+    }
     let binding = binding(&Message::Get(get.clone()))?;
-    for message in sender::offer(&files, &binding)? {
+    let members = match &get.choice {
+        Some(choice) => choice.options()?,
+        None => walk::Options::default(),
+    };
+    let catalogue = sources.catalogue(get.policy, &members)?;
+    for message in sender::offer(&catalogue, &binding) {
         link.send(&message)?;
     }
     let mut outcome = sender::SenderOutcome::default();
-    sender::run(link, files, binding, opening, &Logger(log), &mut outcome)
+    let observer = Logger::new(log, &shared.counters.sent);
+    let result = sender::run(link, catalogue, binding, opening, &observer, &mut outcome);
+    record.bytes = outcome.spent.moved;
+    observer.moved.reach(record.bytes);
+    result
 }
 
 fn measure(
+    shared: &Shared,
     link: &Link,
     request: &Bench,
     opening: Opening,
@@ -464,35 +549,28 @@ fn measure(
         (None, None) => return Err(Fault::protocol("a bench needs a limit")),
         (time, _) => Some(time.unwrap_or(limit).min(limit)),
     };
+    let counters = &shared.counters;
     if request.reverse {
-        bench::send(link, &request, opening, &Logger(log)).map(drop)
+        bench::send(link, &request, opening, &Logger::new(log, &counters.sent)).map(drop)
     } else {
-        bench::receive(link, opening, &Logger(log)).map(drop)
+        bench::receive(link, opening, &Logger::new(log, &counters.received)).map(drop)
     }
 }
 
-/// Maps an error of opening a path that the client named.
-fn named(shown: &str, error: &io::Error, directory: bool) -> Fault {
-    let fault = |code, text: &str| Fault::new(code, format!("'{shown}' {text}"));
-    match error.kind() {
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory if directory => {
-            fault(Code::DirectoryNotFound, "is not a directory of the server")
-                .hint("put a / at its end to have it made")
-        }
-        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-            fault(Code::FileNotFound, "is not a file of the server").hint("check the name")
-        }
-        io::ErrorKind::CrossesDevices => fault(
-            Code::Refused,
-            "leads through a symbolic link or outside the directory served",
-        )
-        .hint("name the file itself"),
-        _ => Fault::file(&format!("cannot open '{shown}'"), error),
-    }
+/// Writes the events of a session to the server's log, and counts what moves.
+struct Logger<'a> {
+    log: &'a (dyn Fn(&str) + Sync),
+    moved: Moved<'a>,
 }
 
-/// Writes the events of a session to the server's log.
-struct Logger<'a>(&'a (dyn Fn(&str) + Sync));
+impl<'a> Logger<'a> {
+    fn new(log: &'a (dyn Fn(&str) + Sync), direction: &'a Direction) -> Self {
+        Self {
+            log,
+            moved: Moved::new(direction),
+        }
+    }
+}
 
 impl Observer for Logger<'_> {
     fn event(&self, event: &Event<'_>) {
@@ -502,20 +580,25 @@ impl Observer for Logger<'_> {
                 total,
                 present,
             } => {
-                (self.0)(&format!(
-                    "{files} files, {total} bytes, {present} already present"
+                let entries = if *files == 1 { "entry" } else { "entries" };
+                (self.log)(&format!(
+                    "{files} {entries}, {total} bytes, {present} already present"
                 ));
             }
+            Event::Progress { moved, .. } => self.moved.reach(*moved),
             Event::FileDone(file) => {
+                self.moved.file();
                 let hash = file.blake3.as_deref().unwrap_or("");
-                (self.0)(&format!(
+                (self.log)(&format!(
                     "complete: {} ({} bytes, {hash})",
                     file.name, file.bytes
                 ));
             }
-            Event::Note(note) => (self.0)(note),
+            Event::Note(note) => (self.log)(note),
+            Event::Failed { path, fault } => {
+                (self.log)(&format!("failed: {}: {fault}", printable(path)));
+            }
             Event::Connected { .. }
-            | Event::Progress { .. }
             | Event::Measured { .. }
             | Event::AttemptOver { .. }
             | Event::Retrying { .. } => {}
@@ -524,5 +607,5 @@ impl Observer for Logger<'_> {
 }
 
 /// Warning about listening beyond this host.
-pub const EXPOSURE: &str = "there is no authentication and no encryption yet: whoever reaches this \
+pub const EXPOSURE: &str = "with --allow-insecure the server admits everybody: whoever reaches this \
                             port can read and write the directory";

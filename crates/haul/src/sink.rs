@@ -1,20 +1,19 @@
 //! The receiving side of a transfer space: places bytes in the part files, in any order, and
-//! reports each block when its last byte is written.
+//! reports each block when its last byte is written. Small files are assembled in memory.
 
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
 use crossbeam_channel::Sender;
-use haul_io::file::write_all_at;
 use haul_soft::bulk::Sink;
 
+use crate::early::Prefix;
 use crate::fault::Fault;
 use crate::space::{Placed, Space};
-use crate::target::Target;
+use crate::target::{Target, Targets};
 use crate::wire::{PieceRun, Run};
-use crate::{read, write};
+use crate::{lock, read, write};
 
 /// Maximum number of slices of one `pwritev`.
 const SLICES: usize = 64;
@@ -27,38 +26,77 @@ pub(crate) struct BlockId {
 }
 
 /// Work for the hasher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Complete {
     /// Hash the block: all its bytes have been written.
     Block(BlockId),
     /// Hash each piece of the block: the damaged ones have been written again, or are to be found.
     Pieces(BlockId),
+    /// Hash this small file.
+    Small(u32, Vec<u8>),
 }
 
 /// The transfer space as the channel writes it.
 #[derive(Debug)]
 pub(crate) struct FileSink {
-    /// `None` for a file that is present already.
-    targets: Vec<Option<Arc<Target>>>,
+    targets: Arc<Targets>,
     space: RwLock<Space<Missing>>,
     complete: Sender<Complete>,
     placed: AtomicU64,
+    /// Set once the beginning of the space is known: early data may arrive before.
+    begun: OnceLock<()>,
+    /// The early data of a file whose first block has more, and the runs of that block that are not
+    /// whole.
+    first: Mutex<Option<(Prefix, Arc<AtomicUsize>)>>,
 }
 
 /// What of a run is still missing.
 #[derive(Debug)]
-enum Missing {
+struct Missing {
+    /// Bytes that are not written yet.
+    left: AtomicU64,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
     /// Of each of its blocks.
-    Blocks(Box<[Count]>),
-    /// Of pieces of a block, and how many such runs of it are not whole yet.
-    Pieces(Count, Arc<AtomicUsize>),
+    Blocks(Arc<Target>, Box<[Count]>),
+    /// Of pieces of a block, how many such runs of it are not whole yet, and what to do then.
+    Pieces(
+        Arc<Target>,
+        Count,
+        Arc<AtomicUsize>,
+        fn(BlockId) -> Complete,
+    ),
+    /// Of a small file, with what has arrived.
+    Small(Count, Mutex<Vec<u8>>),
+    /// Of early data that this end discards.
+    Nothing(Count),
 }
 
 impl Missing {
+    fn new(len: u64, what: What) -> Self {
+        Self {
+            left: AtomicU64::new(len),
+            what,
+        }
+    }
+
     fn count(&self, index: usize) -> Option<&Count> {
-        match self {
-            Self::Blocks(counts) => counts.get(index),
-            Self::Pieces(count, _) => (index == 0).then_some(count),
+        match &self.what {
+            What::Blocks(_, counts) => counts.get(index),
+            What::Pieces(_, count, ..) | What::Small(count, _) | What::Nothing(count) => {
+                (index == 0).then_some(count)
+            }
+        }
+    }
+
+    /// Returns the number of bytes that are counted together.
+    fn block_size(&self) -> u64 {
+        match &self.what {
+            What::Blocks(target, _) => target.blocks.block_size(),
+            What::Pieces(..) | What::Small(..) | What::Nothing(_) => u64::MAX,
         }
     }
 }
@@ -74,27 +112,74 @@ struct Count {
 
 impl FileSink {
     /// Makes a sink that reports each complete block to `complete`.
-    pub(crate) fn new(targets: Vec<Option<Arc<Target>>>, complete: Sender<Complete>) -> Self {
+    pub(crate) fn new(targets: Arc<Targets>, complete: Sender<Complete>) -> Self {
         Self {
             targets,
             space: RwLock::new(Space::new()),
             complete,
             placed: AtomicU64::new(0),
+            begun: OnceLock::new(),
+            first: Mutex::default(),
         }
+    }
+
+    /// Begins the space with the early data of a file, which is discarded unless `is_wanted`.
+    /// Returns its end in the space.
+    pub(crate) fn begin(&self, prefix: Prefix, is_wanted: bool) -> Result<u64, Fault> {
+        let (file, len, block) = (prefix.file, prefix.len, 0);
+        let id = BlockId { file, block };
+        let runs = Arc::new(AtomicUsize::new(if prefix.is_whole { 1 } else { 2 }));
+        let what = if is_wanted {
+            let whole = Arc::clone(&runs);
+            What::Pieces(self.target(file)?, Count::new(len), whole, Complete::Block)
+        } else {
+            What::Nothing(Count::new(len))
+        };
+        let mut space = write(&self.space);
+        if !space.append(id.run(), 0, len, Missing::new(len, what)) {
+            return Err(too_much());
+        }
+        if is_wanted && !prefix.is_whole {
+            *lock(&self.first) = Some((prefix, runs));
+        }
+        Ok(space.end())
+    }
+
+    /// Has [`Sink::place`] take data: the space has its early data, or never will.
+    pub(crate) fn open(&self) {
+        // It may be open.
+        let _ = self.begun.set(());
     }
 
     /// Appends runs to the space, before the sender is asked for them. Returns the file and the end
     /// in the space of each.
     pub(crate) fn append(&self, runs: &[Run]) -> Result<Vec<(u32, u64)>, Fault> {
-        let mut space = write(&self.space);
+        let mut space = self.space_to_append();
         let mut ends = Vec::with_capacity(runs.len());
         for run in runs {
-            let target = self.target(run.file)?;
-            let (position, len) = target.blocks.range(run.first, run.count);
-            let counts = (run.first..run.first + run.count)
+            let (target, mut rest) = (self.target(run.file)?, *run);
+            let is_begun = |(prefix, _): &mut (Prefix, _)| {
+                prefix.file == run.file && run.first == 0 && run.count > 0
+            };
+            if let Some((prefix, whole)) = lock(&self.first).take_if(is_begun) {
+                let id = BlockId {
+                    file: run.file,
+                    block: 0,
+                };
+                let len = target.blocks.range(0, 1).1 - prefix.len;
+                let target = Arc::clone(&target);
+                let what = What::Pieces(target, Count::new(len), whole, Complete::Block);
+                if !space.append(id.run(), prefix.len, len, Missing::new(len, what)) {
+                    return Err(too_much());
+                }
+                (rest.first, rest.count) = (1, run.count - 1);
+            }
+            let (position, len) = target.blocks.range(rest.first, rest.count);
+            let counts = (rest.first..rest.first + rest.count)
                 .map(|block| Count::new(target.blocks.range(block, 1).1))
                 .collect();
-            if !space.append(*run, position, len, Missing::Blocks(counts)) {
+            let missing = Missing::new(len, What::Blocks(target, counts));
+            if rest.count > 0 && !space.append(rest, position, len, missing) {
                 return Err(too_much());
             }
             ends.push((run.file, space.end()));
@@ -102,21 +187,47 @@ impl FileSink {
         Ok(ends)
     }
 
+    /// Appends small files, each with its size, before the sender is asked for them.
+    pub(crate) fn append_files(&self, files: &[(u32, u64)]) -> Result<(), Fault> {
+        let mut space = self.space_to_append();
+        for (file, len) in files {
+            let missing = What::Small(Count::new(*len), Mutex::default());
+            let run = Run {
+                file: *file,
+                first: 0,
+                count: 1,
+            };
+            if !space.append(run, 0, *len, Missing::new(*len, missing)) {
+                return Err(too_much());
+            }
+        }
+        Ok(())
+    }
+
     /// Appends pieces of a block to the space, before the sender is asked for them. Returns their
     /// bytes.
     pub(crate) fn append_pieces(&self, id: BlockId, runs: &[PieceRun]) -> Result<u64, Fault> {
-        let pieces = self.target(id.file)?.blocks.pieces(id.block);
+        let target = self.target(id.file)?;
+        let pieces = target.blocks.pieces(id.block);
         let left = Arc::new(AtomicUsize::new(runs.len()));
-        let (mut space, mut bytes) = (write(&self.space), 0);
+        let (mut space, mut bytes) = (self.space_to_append(), 0);
         for run in runs {
             let (position, len) = pieces.range(run.first, run.count);
-            let missing = Missing::Pieces(Count::new(len), Arc::clone(&left));
-            if !space.append(id.run(), position, len, missing) {
+            let (target, left) = (Arc::clone(&target), Arc::clone(&left));
+            let what = What::Pieces(target, Count::new(len), left, Complete::Pieces);
+            if !space.append(id.run(), position, len, Missing::new(len, what)) {
                 return Err(too_much());
             }
             bytes += len;
         }
         Ok(bytes)
+    }
+
+    /// Locks the space and forgets the runs at its beginning that are whole.
+    fn space_to_append(&self) -> std::sync::RwLockWriteGuard<'_, Space<Missing>> {
+        let mut space = write(&self.space);
+        space.retire(|placed| placed.extra.left.load(Ordering::Acquire) == 0);
+        space
     }
 
     /// Has the pieces of a block hashed.
@@ -125,37 +236,43 @@ impl FileSink {
         let _ = self.complete.send(Complete::Pieces(id));
     }
 
-    fn target(&self, file: u32) -> Result<&Target, Fault> {
-        let target = self.targets.get(file as usize).and_then(Option::as_deref);
+    fn target(&self, file: u32) -> Result<Arc<Target>, Fault> {
+        let target = self.targets.get(file);
         target.ok_or_else(|| Fault::protocol("a run of a file that is not being received"))
     }
 
-    /// Returns the bytes written so far; repaired ones count again.
+    /// Returns the bytes written so far; repaired ones count again, discarded ones do not.
     pub(crate) fn placed(&self) -> u64 {
         self.placed.load(Ordering::Relaxed)
     }
 
     fn write(
-        &self,
         placed: &Placed<Missing>,
         inside: u64,
         len: u64,
         parts: &mut Parts<'_>,
     ) -> io::Result<()> {
-        let Some(target) = self
-            .targets
-            .get(placed.segment.file)
-            .and_then(Option::as_ref)
-        else {
-            return Err(unasked());
-        };
         let mut position = placed.segment.position + inside;
         let mut left = len;
         while left > 0 {
             let mut slices = [IoSlice::new(&[]); SLICES];
             let (count, bytes) = parts.take(&mut slices, left);
-            write_all_at(target.file.as_fd(), &mut slices[..count], position)
-                .map_err(|error| io::Error::other(target.fault("cannot write", &error)))?;
+            let slices = &mut slices[..count];
+            match &placed.extra.what {
+                What::Blocks(target, _) | What::Pieces(target, ..) => target
+                    .write_at(slices, position)
+                    .map_err(io::Error::other)?,
+                What::Small(_, content) => {
+                    let mut content = lock(content);
+                    content.resize(usize::try_from(placed.segment.len).unwrap_or(0), 0);
+                    let mut at = usize::try_from(position).unwrap_or(usize::MAX);
+                    for slice in slices {
+                        content[at..at + slice.len()].copy_from_slice(slice);
+                        at += slice.len();
+                    }
+                }
+                What::Nothing(_) => {}
+            }
             position += bytes;
             left -= bytes;
         }
@@ -165,6 +282,7 @@ impl FileSink {
 
 impl Sink for FileSink {
     fn place(&self, offset: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
+        self.begun.wait();
         let total: u64 = parts.iter().map(|part| part.len() as u64).sum();
         let space = read(&self.space);
         let end = offset.checked_add(total).filter(|end| *end <= space.end());
@@ -174,23 +292,27 @@ impl Sink for FileSink {
         let mut parts = Parts { parts, skip: 0 };
         let mut at = offset;
         while at < end {
-            let index = space.index_of(at).ok_or_else(unasked)?;
-            let placed = &space.runs()[index];
+            let placed = space.at(at).ok_or_else(unasked)?;
             let inside = at - placed.segment.start;
             let len = (placed.segment.len - inside).min(end - at);
             // Claimed before it is written: a byte that arrives twice must not overwrite what may
             // have been verified meanwhile.
-            self.each_block(placed, inside, len, |count, piece| count.reserve(piece))?;
-            self.write(placed, inside, len, &mut parts)?;
-            let mut block = 0;
-            self.each_block(placed, inside, len, |count, piece| {
+            each_block(&placed.extra, inside, len, |count, piece| {
+                count.reserve(piece)
+            })?;
+            Self::write(placed, inside, len, &mut parts)?;
+            let mut block = first_block(placed, inside);
+            each_block(&placed.extra, inside, len, |count, piece| {
                 if count.unwritten.fetch_sub(piece, Ordering::AcqRel) == piece {
-                    self.note_complete(placed, self.first_block(placed, inside) + block);
+                    self.note_complete(placed, block);
                 }
                 block += 1;
                 Ok(())
             })?;
-            self.placed.fetch_add(len, Ordering::Relaxed);
+            placed.extra.left.fetch_sub(len, Ordering::AcqRel);
+            if !matches!(placed.extra.what, What::Nothing(_)) {
+                self.placed.fetch_add(len, Ordering::Relaxed);
+            }
             at += len;
         }
         Ok(())
@@ -198,58 +320,46 @@ impl Sink for FileSink {
 }
 
 impl FileSink {
-    /// Reports a block, or a run of its pieces, as complete.
+    /// Reports a block, a run of its pieces, or a small file as complete.
     fn note_complete(&self, placed: &Placed<Missing>, block: u32) {
         let file = placed.run.file;
         let id = BlockId { file, block };
-        let complete = match &placed.extra {
-            Missing::Blocks(_) => Complete::Block(id),
-            Missing::Pieces(_, left) if left.fetch_sub(1, Ordering::AcqRel) == 1 => {
-                Complete::Pieces(id)
+        let complete = match &placed.extra.what {
+            What::Blocks(..) => Complete::Block(id),
+            What::Pieces(_, _, left, complete) if left.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                complete(id)
             }
-            Missing::Pieces(..) => return,
+            What::Pieces(..) | What::Nothing(_) => return,
+            What::Small(_, content) => Complete::Small(file, std::mem::take(&mut *lock(content))),
         };
         // The session may have ended.
         let _ = self.complete.send(complete);
     }
+}
 
-    /// Returns the number of bytes that are counted together.
-    fn block_size(&self, placed: &Placed<Missing>) -> u64 {
-        if let Missing::Pieces(..) = placed.extra {
-            return u64::MAX;
-        }
-        let target = self
-            .targets
-            .get(placed.segment.file)
-            .and_then(Option::as_ref);
-        target.map_or(u64::MAX, |target| target.blocks.block_size())
-    }
+fn first_block(placed: &Placed<Missing>, inside: u64) -> u32 {
+    let skipped = inside / placed.extra.block_size();
+    placed.run.first + u32::try_from(skipped).unwrap_or(u32::MAX - placed.run.first)
+}
 
-    fn first_block(&self, placed: &Placed<Missing>, inside: u64) -> u32 {
-        let skipped = inside / self.block_size(placed);
-        placed.run.first + u32::try_from(skipped).unwrap_or(u32::MAX - placed.run.first)
+/// Calls `act` with every block that `inside..inside + len` of a run touches, and how many of its
+/// bytes that are.
+fn each_block(
+    missing: &Missing,
+    inside: u64,
+    len: u64,
+    mut act: impl FnMut(&Count, u64) -> io::Result<()>,
+) -> io::Result<()> {
+    let size = missing.block_size();
+    let (mut at, end) = (inside, inside + len);
+    while at < end {
+        let index = usize::try_from(at / size).unwrap_or(usize::MAX);
+        let piece = (size - at % size).min(end - at);
+        let count = missing.count(index).ok_or_else(unasked)?;
+        act(count, piece)?;
+        at += piece;
     }
-
-    /// Calls `act` with every block that `inside..inside + len` of the run touches, and how many
-    /// of its bytes that are.
-    fn each_block(
-        &self,
-        placed: &Placed<Missing>,
-        inside: u64,
-        len: u64,
-        mut act: impl FnMut(&Count, u64) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let size = self.block_size(placed);
-        let (mut at, end) = (inside, inside + len);
-        while at < end {
-            let index = usize::try_from(at / size).unwrap_or(usize::MAX);
-            let piece = (size - at % size).min(end - at);
-            let count = placed.extra.count(index).ok_or_else(unasked)?;
-            act(count, piece)?;
-            at += piece;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 impl BlockId {
@@ -326,9 +436,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::entry::{Entry, FileEntry, What as Kind};
     use crate::fault::Code;
+    use crate::fs::path::Relative;
     use crate::target::Found;
-    use crate::wire::{Entry, Policy};
+    use crate::wire::Policy;
 
     const MIB: u64 = 1 << 20;
     const SIZES: [u64; 2] = [2 * MIB + 5, 3 * MIB];
@@ -337,29 +449,32 @@ mod tests {
     fn sink() -> (FileSink, Receiver<Complete>, tempfile::TempDir) {
         let place = tempfile::tempdir().unwrap();
         let dir = Arc::new(Dir::open(place.path()).unwrap());
-        let targets = (0..).zip(SIZES).map(|(index, size): (u8, u64)| {
+        let targets = Arc::new(Targets::default());
+        for (index, size) in (0_u8..).zip(SIZES) {
             let entry = Entry {
-                name: vec![b'a' + index],
-                size,
+                path: Relative::new(&[b'a' + index]).unwrap(),
                 modified: crate::wire::Time {
                     seconds: 0,
                     nanos: 0,
                 },
-                unproven: false,
+                is_member: false,
                 mode: 0o600,
+                what: Kind::File(FileEntry::dense(size)),
+                extra: None,
             };
             let policy = Policy {
                 replace: true,
-                recheck: false,
+                ..Policy::default()
             };
             let Found::Part { target, .. } = Target::find(&dir, &entry, policy).unwrap() else {
                 panic!("there is nothing yet");
             };
             target.reserve().unwrap();
-            Some(Arc::from(target))
-        });
+            targets.insert(index.into(), Arc::from(target));
+        }
         let (complete, completed) = unbounded();
-        let sink = FileSink::new(targets.collect(), complete);
+        let sink = FileSink::new(targets, complete);
+        sink.open();
         let runs = [(0, 0, 2), (1, 0, 3), (0, 2, 1)];
         let runs = runs.map(|(file, first, count)| Run { file, first, count });
         sink.append(&runs).unwrap();
@@ -452,7 +567,7 @@ mod tests {
                 .iter()
                 .map(|complete| match complete {
                     Complete::Block(id) => (id.file, id.block),
-                    Complete::Pieces(_) => panic!("no pieces were asked for"),
+                    other => panic!("{other:?} was not asked for"),
                 })
                 .collect();
             prop_assert_eq!(different.len(), 6);

@@ -1,38 +1,89 @@
 //! A file that is being received: its part file, lock, journal, and final name.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::fs::TryLockError;
-use std::io;
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use haul_io::file::{
     Dir, FileTime, metadata, preallocate, restrict_mode, set_modified, start_writeback,
+    write_all_at,
 };
 
+use crate::entry::Entry;
 use crate::fault::{Code, Fault};
+use crate::fs::extents;
+use crate::fs::meta::{self, Keep, Lost, Meta};
+use crate::fs::tree::{open_share, refuse_other_case};
 use crate::journal::{Content, Journal, Subject, Verified};
-use crate::lock;
+use crate::layout::Layout;
 use crate::name::Name;
-use crate::tree::{BlockHasher, Blocks, Digest, Pieces, SIZE_MAX};
-use crate::wire::{Entry, Policy, Time};
+use crate::tree::{BlockHasher, Blocks, Digest, Pieces};
+use crate::wire::{FILES_OPEN, Policy};
+use crate::{lock, read, write};
 
 /// How long to wait for the lock of a part file, which an ending session may hold.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+/// Blocks of open files, beyond which no other is opened: each takes 50 bytes.
+const BLOCKS_OPEN: u64 = 1 << 20;
 /// Read size of hashing, bytes: fits a processor's cache.
 pub(crate) const HASH_PIECE: usize = 256 << 10;
+
+/// The files that are being received, by id.
+#[derive(Debug, Default)]
+pub(crate) struct Targets(RwLock<HashMap<u32, Arc<Target>>>);
+
+impl Targets {
+    pub(crate) fn get(&self, file: u32) -> Option<Arc<Target>> {
+        read(&self.0).get(&file).map(Arc::clone)
+    }
+
+    pub(crate) fn insert(&self, file: u32, target: Arc<Target>) {
+        write(&self.0).insert(file, target);
+    }
+
+    pub(crate) fn remove(&self, file: u32) {
+        write(&self.0).remove(&file);
+    }
+
+    /// Returns whether another file may be opened. A process that may open few files has each open
+    /// in turn.
+    pub(crate) fn has_room(&self) -> bool {
+        let targets = read(&self.0);
+        let blocks = targets
+            .values()
+            .map(|target| u64::from(target.blocks.count()));
+        // A file has a journal; its tree, the other sessions and their connections need more.
+        targets.len() < open_share(FILES_OPEN) && blocks.sum::<u64>() < BLOCKS_OPEN
+    }
+}
 
 /// A part file, held under an exclusive lock.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) name: Name,
-    pub(crate) file: File,
+    /// The path in the offer, for people.
+    pub(crate) shown: String,
+    file: File,
+    layout: Layout,
+    /// Of the data of the file.
     pub(crate) blocks: Blocks,
+    /// Of the file, bytes.
     pub(crate) size: u64,
+    /// No block of it was verified before this session.
+    is_new: bool,
+    /// It failed and the session goes on: what still arrives for it is dropped.
+    is_dropped: AtomicBool,
     dir: Arc<Dir>,
     modified: FileTime,
     mode: u32,
+    /// The attributes of a member of a tree, which are set as they are.
+    member: Option<(Meta, Keep)>,
     replace: bool,
     /// `None` for a file of at most one block.
     journal: Mutex<Option<Journal>>,
@@ -53,57 +104,76 @@ pub(crate) enum Found {
 }
 
 impl Target {
-    /// Opens the part file for `entry`, or creates it. Reserves no storage yet.
-    pub(crate) fn find(dir: &Arc<Dir>, entry: &Entry, policy: Policy) -> Result<Found, Fault> {
-        let name = Name::new(&entry.name)?;
-        if entry.size > SIZE_MAX {
-            return Err(Fault::new(Code::Refused, format!("'{name}' is too large")));
-        }
-        let modified = file_time(entry.modified)?;
+    /// Looks for the file of `entry` in `dir`: returns whether it is present as offered.
+    ///
+    /// # Errors
+    /// Something else has its name, or it may not be replaced.
+    pub(crate) fn is_present(dir: &Dir, entry: &Entry, policy: Policy) -> Result<bool, Fault> {
+        let (name, shown) = (name_of(entry)?, entry.shown());
+        let modified: FileTime = entry.modified.into();
         let existing = dir
             .metadata(name.as_os_str())
-            .map_err(|error| Fault::file(&format!("cannot look at '{name}'"), &error))?;
-        if let Some(existing) = existing {
-            if !existing.regular {
-                return Err(Fault::new(
-                    Code::Refused,
-                    format!("'{name}' exists at the target and is not a regular file"),
-                )
-                .hint("remove it or send to another directory"));
-            }
-            let is_known = !policy.recheck && !entry.unproven && existing.size == entry.size;
-            if is_known
-                && (existing.modified == modified
-                    || is_near(existing.modified, modified)
-                        && stored_time(dir, &name, entry.mode, modified)? == existing.modified)
-            {
-                if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
-                    // Left by an end that was killed between naming the file and removing it.
-                    let _ = dir.remove(&name.journal());
-                }
-                return Ok(Found::Complete);
-            }
-            if !policy.replace {
-                return Err(
-                    Fault::new(Code::Exists, format!("'{name}' exists at the target"))
-                        .hint("leave out --no-replace to replace it"),
-                );
-            }
+            .map_err(|error| Fault::file(&format!("cannot look at '{shown}'"), &error))?;
+        let Some(existing) = existing else {
+            return Ok(false);
+        };
+        if !existing.regular {
+            return Err(Fault::new(
+                Code::Refused,
+                format!("'{shown}' exists at the target and is not a regular file"),
+            )
+            .hint("remove it or send to another directory"));
         }
-        Self::open(dir, entry, name, policy.replace)
+        let unproven = entry.file().is_none_or(|file| file.unproven);
+        let is_known = !policy.recheck && !unproven && existing.size == entry.size();
+        if is_known
+            && (existing.modified == modified
+                || is_near(existing.modified, modified)
+                    && stored_time(dir, &name, entry.mode, modified)? == existing.modified)
+        {
+            return Ok(true);
+        }
+        if policy.update && existing.modified > modified {
+            return Ok(true);
+        }
+        if !policy.replace {
+            return Err(
+                Fault::new(Code::Exists, format!("'{shown}' exists at the target"))
+                    .hint("leave out --no-replace to replace it; haul receive replaces none"),
+            );
+        }
+        Ok(false)
     }
 
-    fn open(dir: &Arc<Dir>, entry: &Entry, name: Name, replace: bool) -> Result<Found, Fault> {
+    /// Opens the part file for `entry`, or creates it. Reserves no storage yet.
+    pub(crate) fn find(dir: &Arc<Dir>, entry: &Entry, policy: Policy) -> Result<Found, Fault> {
+        if Self::is_present(dir, entry, policy)? {
+            let name = name_of(entry)?;
+            if dir.metadata(&name.part()).is_ok_and(|part| part.is_none()) {
+                // Left by an end that was killed between naming the file and removing it.
+                let _ = dir.remove(&name.journal());
+            }
+            return Ok(Found::Complete);
+        }
+        Self::open(dir, entry, policy)
+    }
+
+    fn open(dir: &Arc<Dir>, entry: &Entry, policy: Policy) -> Result<Found, Fault> {
+        let name = name_of(entry)?;
         let file = lock_part(dir, &name, entry.mode)?;
-        let modified = file_time(entry.modified)?;
-        let target = Self {
+        let mut target = Self {
             file,
-            blocks: Blocks::new(entry.size),
-            size: entry.size,
+            shown: entry.shown(),
+            layout: entry.file().map_or_else(Layout::default, Layout::new),
+            blocks: Blocks::new(entry.data()),
+            size: entry.size(),
+            is_new: true,
+            is_dropped: AtomicBool::new(false),
             dir: Arc::clone(dir),
-            modified,
+            modified: entry.modified.into(),
             mode: entry.mode & 0o777,
-            replace,
+            member: entry.is_member.then(|| (entry.meta(), policy.keep())),
+            replace: policy.replace,
             journal: Mutex::new(None),
             name,
         };
@@ -126,12 +196,45 @@ impl Target {
                 Content::Nothing => {}
             }
             verified.retain(|(block, _)| *block < target.blocks.count());
+            target.is_new = verified.is_empty();
         }
         Ok(Found::Part {
             target: Box::new(target),
             verified,
             restarted,
         })
+    }
+
+    /// Drops what still arrives for it.
+    pub(crate) fn drop_rest(&self) {
+        self.is_dropped.store(true, Ordering::Release);
+    }
+
+    /// Writes `parts` to the data from `position` on, unless the file failed. The slices are used
+    /// up.
+    pub(crate) fn write_at(&self, parts: &mut [IoSlice<'_>], position: u64) -> Result<(), Fault> {
+        if self.is_dropped.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let result = if self.layout.is_sparse() {
+            let mut at = position;
+            parts.iter().try_for_each(|part| {
+                let result = self.layout.each(at, part.len(), |place, range| {
+                    self.file.write_all_at(&part[range], place)
+                });
+                at += part.len() as u64;
+                result
+            })
+        } else {
+            write_all_at(self.file.as_fd(), parts, position)
+        };
+        result.map_err(|error| self.fault("cannot write", &error))
+    }
+
+    fn read_at(&self, buf: &mut [u8], position: u64) -> io::Result<()> {
+        let len = buf.len();
+        let read = |place, range| self.file.read_exact_at(&mut buf[range], place);
+        self.layout.each(position, len, read)
     }
 
     /// Refuses a time that the file system would replace, for example by its latest: the file would
@@ -142,7 +245,7 @@ impl Target {
         if is_near(stored, self.modified) {
             return Ok(());
         }
-        let (name, seconds) = (&self.name, self.modified.seconds);
+        let (name, seconds) = (&self.shown, self.modified.seconds);
         let text = format!("the target cannot store the time of '{name}', {seconds} s after 1970");
         Err(Fault::new(Code::Refused, text)
             .hint("give the file another time (touch), or send it to another file system"))
@@ -155,6 +258,7 @@ impl Target {
             size: self.size,
             modified: self.modified,
             inode: meta.identity.1,
+            layout: self.layout.mark(),
         };
         let open = || {
             Journal::open(
@@ -177,12 +281,15 @@ impl Target {
     /// Returns the bytes of storage that the file system must still provide.
     pub(crate) fn missing_storage(&self) -> Result<u64, Fault> {
         let meta = metadata(&self.file).map_err(|error| self.fault("cannot look at", &error))?;
-        Ok(self.size.saturating_sub(meta.allocated))
+        Ok(self.blocks.len().saturating_sub(meta.allocated))
     }
 
-    /// Reserves the storage of the whole file.
+    /// Reserves the storage of the data, and frees what lies where the file has holes.
     pub(crate) fn reserve(&self) -> Result<(), Fault> {
         let reserve = || {
+            if let Some(runs) = self.layout.runs() {
+                return extents::reserve(&self.file, self.size, runs);
+            }
             if metadata(&self.file)?.size > self.size {
                 self.file.set_len(self.size)?;
             }
@@ -200,6 +307,11 @@ impl Target {
         }
     }
 
+    /// Returns whether no block of it was verified before this session.
+    pub(crate) const fn is_new(&self) -> bool {
+        self.is_new
+    }
+
     fn is_empty(&self) -> bool {
         metadata(&self.file).is_ok_and(|meta| meta.size == 0)
     }
@@ -208,14 +320,14 @@ impl Target {
     pub(crate) fn hash_block(&self, index: u32, buffer: &mut [u8]) -> io::Result<Digest> {
         let hasher = self.blocks.hasher(index);
         hash_range(hasher, self.blocks.range(index, 1), buffer, |buf, at| {
-            self.file.read_exact_at(buf, at)
+            self.read_at(buf, at)
         })
     }
 
     /// Reads the pieces of block `index` back and hashes each.
     pub(crate) fn hash_pieces(&self, index: u32, buffer: &mut [u8]) -> io::Result<Vec<Digest>> {
         hash_pieces(self.blocks.pieces(index), buffer, |buf, at| {
-            self.file.read_exact_at(buf, at)
+            self.read_at(buf, at)
         })
     }
 
@@ -249,7 +361,7 @@ impl Target {
     }
 
     /// Makes the complete, verified file durable, with its length, time and mode.
-    pub(crate) fn settle(&self) -> Result<(), Fault> {
+    pub(crate) fn settle(&self) -> Result<Lost, Fault> {
         let settle = || {
             if metadata(&self.file)?.size != self.size {
                 self.file.set_len(self.size)?;
@@ -257,8 +369,25 @@ impl Target {
             set_modified(&self.file, self.modified)?;
             // Another session must be able to open it if this one ends before the file has its
             // name.
-            restrict_mode(&self.file, self.mode | OPENABLE)?;
-            self.file.sync_all()
+            let lost = match &self.member {
+                Some((meta, keep)) => {
+                    let mode = meta.mode | OPENABLE;
+                    meta::apply(
+                        &self.file,
+                        &Meta {
+                            mode,
+                            ..meta.clone()
+                        },
+                        *keep,
+                    )
+                }
+                None => {
+                    restrict_mode(&self.file, self.mode | OPENABLE)?;
+                    Lost::default()
+                }
+            };
+            self.file.sync_all()?;
+            Ok(lost)
         };
         settle().map_err(|error| self.fault("cannot complete", &error))
     }
@@ -271,6 +400,7 @@ impl Target {
                 restrict_mode(&self.file, self.mode)?;
                 self.file.sync_all()?;
             }
+            refuse_other_case(&self.dir, name, &part)?;
             self.dir.rename(&part, name, self.replace)?;
             self.dir.remove(&self.name.journal())?;
             self.dir.sync()
@@ -279,7 +409,7 @@ impl Target {
     }
 
     pub(crate) fn fault(&self, doing: &str, error: &io::Error) -> Fault {
-        Fault::file(&format!("{doing} '{}'", self.name), error)
+        Fault::file(&format!("{doing} '{}'", self.shown), error)
     }
 }
 
@@ -318,7 +448,7 @@ pub(crate) fn hash_pieces<E>(
 const COARSE_NS: u128 = 2_000_000_000;
 
 /// Returns whether a file system may have rounded one of these times to the other.
-fn is_near(one: FileTime, other: FileTime) -> bool {
+pub(crate) fn is_near(one: FileTime, other: FileTime) -> bool {
     let ns = |time: FileTime| i128::from(time.seconds) * 1_000_000_000 + i128::from(time.nanos);
     ns(one).abs_diff(ns(other)) < COARSE_NS
 }
@@ -343,21 +473,15 @@ fn stored_time(dir: &Dir, name: &Name, mode: u32, modified: FileTime) -> Result<
     Ok(stored)
 }
 
-fn file_time(time: Time) -> Result<FileTime, Fault> {
-    if time.nanos >= 1_000_000_000 {
-        return Err(Fault::protocol("the peer sent a time that there is not"));
-    }
-    Ok(FileTime {
-        seconds: time.seconds,
-        nanos: time.nanos,
-    })
+fn name_of(entry: &Entry) -> Result<Name, Fault> {
+    Name::new(entry.path.name())
 }
 
 /// Mode bits of a part file for its owner.
 const OPENABLE: u32 = 0o600;
 
 /// Opens the part file and takes its lock.
-fn lock_part(dir: &Dir, name: &Name, mode: u32) -> Result<File, Fault> {
+pub(crate) fn lock_part(dir: &Dir, name: &Name, mode: u32) -> Result<File, Fault> {
     let part = name.part();
     let fault = |error: io::Error| Fault::file(&format!("cannot write '{name}'"), &error);
     let deadline = Instant::now() + LOCK_PATIENCE;

@@ -35,6 +35,11 @@ impl Blocks {
         Self { size, block }
     }
 
+    /// Returns the length of all blocks, bytes.
+    pub(crate) const fn len(self) -> u64 {
+        self.size
+    }
+
     /// Returns the length of each block but the last, bytes.
     pub(crate) fn block_size(self) -> u64 {
         self.block

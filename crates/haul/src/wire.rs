@@ -1,42 +1,45 @@
-//! Control messages: CBOR (RFC 8949) between a 32-bit length and a CRC32C, as
-//! docs/protocol/session.md lays down.
+//! Messages of a session in CBOR (RFC 8949), as docs/protocol/session.md lays down.
 //!
 //! A field or a kind of message that a newer peer adds is skipped by an older one.
 
-use minicbor::{Decode, Decoder, Encode};
+use haul_io::file::FileTime;
+use minicbor::{Decode, Encode};
 use serde::Serialize;
 
-use crate::fault::{Code, Fault, RESUME};
+use haul_control::abridged;
 
-/// First bytes of a control connection, in both directions.
-pub(crate) const CONTROL_PREAMBLE: &[u8; 8] = b"haulctl\n";
+use crate::choice::Chosen;
+use crate::fault::{Code, Fault, RESUME};
+pub use crate::fs::batch::Durable;
+use crate::fs::meta::{Keep, Lost};
+
 /// First bytes of a TCP data connection.
 pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 
-/// The protocol versions that this build speaks.
-pub(crate) const VERSIONS: std::ops::RangeInclusive<u16> = 4..=4;
+/// Name of the service in the greeting of a control connection: it carries the version of the
+/// session protocol.
+pub(crate) const SERVICE: &str = "files/7";
+/// The name that clients of session protocol 5 ask for.
+pub(crate) const SERVICE_BEFORE: &str = "files";
 
-/// Length field before a message, bytes.
-pub(crate) const LENGTH: usize = 4;
-/// CRC32C after a message, bytes.
-pub(crate) const CHECK: usize = 4;
-/// Maximum control message with its check, bytes.
+/// Maximum message, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
-/// Maximum number of files in one transfer.
-pub(crate) const FILES_MAX: usize = 4096;
+/// Maximum number of operands of one request.
+pub(crate) const OPERANDS_MAX: usize = 65_536;
+/// Maximum number of entries that are offered and not finished.
+pub(crate) const ENTRIES_OPEN: usize = 65_536;
+/// Maximum of [`crate::entry::Entry::weight`] of these entries together, bytes.
+pub(crate) const WEIGHT_OPEN: usize = 32 << 20;
+/// Maximum number of files that are moved block by block at a time, and so open at both ends.
+pub(crate) const FILES_OPEN: usize = 64;
 /// Maximum number of runs in one `Wants` message.
 pub(crate) const RUNS_MAX: usize = 65_536;
 
 /// Maximum number of runs of pieces that a receiver requests again in one session.
 pub(crate) const REPAIRS_MAX: usize = 1 << 16;
 
-/// Identifies a transfer: chosen at random by the client and kept when it reconnects.
-pub(crate) type TransferId = [u8; 16];
-
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub(crate) enum Message {
-    #[n(0)]
-    Hello(#[n(0)] Hello),
     /// Client to server: files will be offered for this directory.
     #[n(1)]
     Put(#[n(0)] Put),
@@ -47,10 +50,10 @@ pub(crate) enum Message {
     Bench(#[n(0)] Bench),
     #[n(4)]
     OpenChannel(#[n(0)] OpenChannel),
-    /// Data sender to data receiver: the files, in order; their index is their id.
+    /// Data sender to data receiver: a batch of entries, in order; their index is their id.
     #[n(5)]
     Offer(#[n(0)] Offer),
-    /// Data receiver to data sender: what is present already.
+    /// Data receiver to data sender: what a batch of entries needs.
     #[n(6)]
     Plan(#[n(0)] Plan),
     /// Data receiver to data sender: append these blocks to the transfer space.
@@ -71,11 +74,6 @@ pub(crate) enum Message {
     /// Counters of an end that is done. Sent by the data receiver, answered by the data sender.
     #[n(13)]
     Complete(#[n(0)] Complete),
-    #[n(14)]
-    Error(#[n(0)] WireError),
-    /// Heartbeat.
-    #[n(15)]
-    Ping,
     /// Data sender to data receiver: the bench space ends here.
     #[n(16)]
     BenchEnd(#[n(0)] BenchEnd),
@@ -95,22 +93,27 @@ pub(crate) enum Message {
     /// Data receiver to data sender: append these pieces of a block to the transfer space.
     #[n(21)]
     Repair(#[n(0)] Repair),
-}
-
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub(crate) struct Hello {
-    #[n(0)]
-    pub(crate) version_min: u16,
-    #[n(1)]
-    pub(crate) version_max: u16,
-    /// Software and its version, for people.
-    #[n(2)]
-    pub(crate) software: String,
-    #[cbor(n(3), with = "minicbor::bytes")]
-    pub(crate) transfer: TransferId,
-    /// Peer timeout of both ends, milliseconds.
-    #[n(4)]
-    pub(crate) dead_after_ms: u32,
+    /// Data receiver to data sender: append these whole files to the transfer space.
+    #[n(22)]
+    WantFiles(#[n(0)] FileRuns),
+    /// Data sender to data receiver: seals of whole files, which it has read unchanged.
+    #[n(23)]
+    Seals(#[n(0)] Seals),
+    /// Data receiver to data sender: these entries are durable under their final names.
+    #[n(24)]
+    DoneFiles(#[n(0)] FileRuns),
+    /// Either end: this entry failed, and the session goes on without it.
+    #[n(25)]
+    Failed(#[n(0)] Failed),
+    /// Data sender to data receiver: this belongs to a tree and is not offered.
+    #[n(26)]
+    LeftOut(#[n(0)] LeftOut),
+    /// Data receiver to data sender: what members lost since the latest of these messages.
+    #[n(27)]
+    Lost(#[n(0)] Attributes),
+    /// Data receiver to data sender: send no faster, until the next one.
+    #[n(28)]
+    Rate(#[n(0)] Rate),
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -122,8 +125,8 @@ pub(crate) struct Put {
     pub(crate) policy: Policy,
 }
 
-/// How a data receiver treats existing files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+/// How the two ends treat files: existing ones, their storage, and what is kept beside content.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode)]
 pub struct Policy {
     /// An existing file is replaced.
     #[n(0)]
@@ -131,6 +134,38 @@ pub struct Policy {
     /// Present blocks are hashed again before they count.
     #[n(1)]
     pub recheck: bool,
+    /// When the members of a tree become durable.
+    #[n(2)]
+    pub durable: Durable,
+    /// Extended attributes are kept.
+    #[n(3)]
+    pub xattrs: bool,
+    /// Access control lists are kept.
+    #[n(4)]
+    pub acls: bool,
+    /// The set-user-ID and set-group-ID bits and the capabilities of files are kept.
+    #[n(5)]
+    pub setuid: bool,
+    /// A file that is newer at the receiver stays as it is.
+    #[cbor(n(6), skip_if = "is_unset")]
+    pub update: bool,
+}
+
+/// Returns whether a flag that later versions added is left out.
+const fn is_unset(flag: &bool) -> bool {
+    !*flag
+}
+
+impl Policy {
+    /// Returns which attributes are kept; the owner only if this process may set it.
+    pub(crate) const fn keep(&self) -> Keep {
+        Keep {
+            owner: true,
+            xattrs: self.xattrs,
+            acls: self.acls,
+            setuid: self.setuid,
+        }
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -138,6 +173,11 @@ pub(crate) struct Get {
     /// Relative to the server's directory.
     #[n(0)]
     pub(crate) paths: Vec<minicbor::bytes::ByteVec>,
+    #[n(1)]
+    pub(crate) policy: Policy,
+    /// Which entries of trees; all if absent.
+    #[n(2)]
+    pub(crate) choice: Option<Chosen>,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -160,7 +200,7 @@ pub(crate) struct OpenChannel {
     pub(crate) kind: u8,
     /// 62 random bits that the data connections carry: UDT initial sequence number, UDT socket id.
     #[n(1)]
-    pub(crate) token: u64,
+    pub(crate) ticket: u64,
     #[n(2)]
     pub(crate) streams: u16,
     /// Declared rate, bits per second.
@@ -169,28 +209,43 @@ pub(crate) struct OpenChannel {
     /// Congestion control by name.
     #[n(4)]
     pub(crate) congestion: Option<String>,
+    /// Cipher of a sealed channel: 1 AES-128-GCM, 2 ChaCha20-Poly1305.
+    #[n(5)]
+    pub(crate) cipher: Option<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub(crate) struct Offer {
+    /// Id of the first entry.
     #[n(0)]
-    pub(crate) files: Vec<Entry>,
+    pub(crate) first: u32,
+    /// [`crate::entry::Batch`].
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) entries: Vec<u8>,
+    /// No other offer follows.
+    #[n(2)]
+    pub(crate) is_last: bool,
+    /// Bytes of [early data](crate::early); in the first offer only.
+    #[n(3)]
+    pub(crate) early: Option<u32>,
 }
 
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub(crate) struct Entry {
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct LeftOut {
     #[cbor(n(0), with = "minicbor::bytes")]
-    pub(crate) name: Vec<u8>,
+    pub(crate) path: Vec<u8>,
+    /// As in a `Fault`; `None` for a device, pipe or socket.
     #[n(1)]
-    pub(crate) size: u64,
+    pub(crate) code: Option<u16>,
     #[n(2)]
-    pub(crate) modified: Time,
-    #[n(3)]
-    pub(crate) mode: u32,
-    /// Size and time of the source prove nothing about its content: no file that exists counts as
-    /// this one.
-    #[n(4)]
-    pub(crate) unproven: bool,
+    pub(crate) text: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Rate {
+    /// Bits per second; `None` is no limit.
+    #[n(0)]
+    pub(crate) bps: Option<u64>,
 }
 
 /// The time of the last change of a file's content.
@@ -204,24 +259,92 @@ pub(crate) struct Time {
     pub(crate) nanos: u32,
 }
 
+impl From<FileTime> for Time {
+    fn from(time: FileTime) -> Self {
+        Self {
+            seconds: time.seconds,
+            nanos: time.nanos,
+        }
+    }
+}
+
+impl From<Time> for FileTime {
+    fn from(time: Time) -> Self {
+        Self {
+            seconds: time.seconds,
+            nanos: time.nanos,
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
 pub(crate) struct Plan {
-    /// One for each offered file.
+    /// Id of the first entry of the batch.
     #[n(0)]
-    pub(crate) files: Vec<FilePlan>,
+    pub(crate) first: u32,
+    /// Number of its entries.
+    #[n(1)]
+    pub(crate) count: u32,
+    /// A bit for each entry, the lowest of each byte first: it is present already.
+    #[cbor(n(2), with = "minicbor::bytes")]
+    pub(crate) complete: Vec<u8>,
+    /// Files of which parts are present.
+    #[n(3)]
+    pub(crate) parts: Vec<Part>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub(crate) struct FilePlan {
-    /// Bytes that are present and will not be requested.
+pub(crate) struct Part {
     #[n(0)]
-    pub(crate) present: u64,
-    /// The whole file is present under its final name.
+    pub(crate) file: u32,
+    /// Bytes that are present and will not be requested.
     #[n(1)]
-    pub(crate) complete: bool,
+    pub(crate) present: u64,
     /// A partial copy was thrown away because the source has changed since.
     #[n(2)]
     pub(crate) restarted: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct FileRuns {
+    #[n(0)]
+    pub(crate) runs: Vec<FileRun>,
+}
+
+/// Entries `first..first + count`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct FileRun {
+    #[n(0)]
+    pub(crate) first: u32,
+    #[n(1)]
+    pub(crate) count: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+pub(crate) struct Seals {
+    #[n(0)]
+    pub(crate) first: u32,
+    /// 32 bytes for each of consecutive files.
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) seals: Vec<u8>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Failed {
+    #[n(0)]
+    pub(crate) file: u32,
+    /// As in a `Fault`.
+    #[n(1)]
+    pub(crate) code: u16,
+    #[n(2)]
+    pub(crate) text: String,
+}
+
+impl Failed {
+    /// Returns the failure, with no more text than people read.
+    pub(crate) fn fault(&self) -> Fault {
+        Fault::new(Code::from_number(self.code), abridged(&self.text))
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -307,7 +430,7 @@ pub(crate) struct Progress {
 pub(crate) struct Commit {
     #[n(0)]
     pub(crate) file: u32,
-    /// [`seal`] of the file as the data sender knows it.
+    /// [Seal](crate::entry::Entry::seal) of the file as the data sender knows it.
     #[cbor(n(1), with = "minicbor::bytes")]
     pub(crate) seal: [u8; 32],
     /// Requested runs of the file beyond this offset of the transfer space need another `Commit`.
@@ -344,6 +467,74 @@ pub(crate) struct Complete {
     /// Causes of `retransmitted`; `None` where the transport does not count them.
     #[n(6)]
     pub(crate) causes: Option<Causes>,
+    /// What this end could not keep of members: the data receiver all of it, the data sender what
+    /// it could not read.
+    #[n(7)]
+    pub(crate) lost: Option<Attributes>,
+}
+
+/// For each kind of attribute, the number of entries of which it could not be kept.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Encode, Decode, Serialize)]
+pub struct Attributes {
+    /// Permission bits.
+    #[n(0)]
+    pub mode: u64,
+    /// Set-user-ID, set-group-ID or capabilities.
+    #[n(1)]
+    pub setuid: u64,
+    /// Modification time.
+    #[n(2)]
+    pub time: u64,
+    /// Owner or group.
+    #[n(3)]
+    pub owner: u64,
+    /// Extended attributes.
+    #[n(4)]
+    pub xattrs: u64,
+    /// Access control lists.
+    #[n(5)]
+    pub acls: u64,
+    /// Further names of a file that became files of their own.
+    #[n(6)]
+    #[cbor(default)]
+    pub links: u64,
+}
+
+impl Attributes {
+    /// Adds what other entries lost.
+    pub(crate) fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.mode, other.mode),
+            (&mut self.setuid, other.setuid),
+            (&mut self.time, other.time),
+            (&mut self.owner, other.owner),
+            (&mut self.xattrs, other.xattrs),
+            (&mut self.acls, other.acls),
+            (&mut self.links, other.links),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+
+    /// Returns whether something was lost.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        *self != Self::default()
+    }
+}
+
+impl From<Lost> for Attributes {
+    fn from(lost: Lost) -> Self {
+        Self {
+            mode: lost.mode,
+            setuid: lost.setuid,
+            time: lost.time,
+            owner: lost.owner,
+            xattrs: lost.xattrs,
+            acls: lost.acls,
+            links: lost.links,
+        }
+    }
 }
 
 /// Retransmitted payload by cause, bytes.
@@ -365,16 +556,6 @@ pub struct Causes {
     #[n(3)]
     #[serde(rename = "timer_bytes")]
     pub timer: u64,
-}
-
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
-pub(crate) struct WireError {
-    #[n(0)]
-    pub(crate) code: u16,
-    #[n(1)]
-    pub(crate) text: String,
-    #[n(2)]
-    pub(crate) hint: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
@@ -402,7 +583,6 @@ impl Message {
     /// Returns the fault of a peer that sends this message in the wrong state.
     pub(crate) fn misplaced(&self) -> Fault {
         let kind = match self {
-            Self::Hello(_) => "Hello",
             Self::Put(_) => "Put",
             Self::Get(_) => "Get",
             Self::Bench(_) => "Bench",
@@ -415,116 +595,47 @@ impl Message {
             Self::Commit(_) => "Commit",
             Self::Done(_) => "Done",
             Self::Complete(_) => "Complete",
-            Self::Error(_) => "Error",
-            Self::Ping => "Ping",
             Self::BenchEnd(_) => "BenchEnd",
             Self::BenchReport(_) => "BenchReport",
             Self::Confirm(_) => "Confirm",
             Self::Locate(_) => "Locate",
             Self::Pieces(_) => "Pieces",
             Self::Repair(_) => "Repair",
+            Self::WantFiles(_) => "WantFiles",
+            Self::Seals(_) => "Seals",
+            Self::DoneFiles(_) => "DoneFiles",
+            Self::Failed(_) => "Failed",
+            Self::LeftOut(_) => "LeftOut",
+            Self::Lost(_) => "Lost",
+            Self::Rate(_) => "Rate",
         };
         Fault::protocol(format!("the peer sent '{kind}' at the wrong time"))
     }
 }
 
-impl From<&Fault> for WireError {
-    fn from(fault: &Fault) -> Self {
-        Self {
-            code: fault.code.number(),
-            text: fault.text.clone(),
-            hint: fault.hint.clone(),
-        }
-    }
-}
-
-impl WireError {
-    /// Returns the failure as this end reports it; `peer` names where it arose.
-    pub(crate) fn into_fault(self, peer: &str) -> Fault {
-        let fault = Fault::new(
-            Code::from_number(self.code),
-            format!("{peer}: {}", abridged(&self.text)),
-        );
-        match self.hint {
-            Some(hint) => fault.hint(abridged(&hint)),
-            None => fault,
-        }
-    }
-}
-
-/// Cuts a peer's text to what is shown: more than a screen explains nothing.
-pub(crate) fn abridged(words: &str) -> &str {
-    /// Room for the longest path and what is wrong with it.
-    const CHARS_MAX: usize = 6_000;
-    let end = words.char_indices().nth(CHARS_MAX);
-    end.map_or(words, |(end, _)| &words[..end])
-}
-
-/// Encodes a message: length, CBOR, check.
+/// Encodes a message.
 pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
-    let mut frame = vec![0; LENGTH];
-    minicbor::encode(message, &mut frame)
+    let bytes = minicbor::to_vec(message)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))?;
-    let length = frame.len() - LENGTH + CHECK;
-    if length > MESSAGE_MAX {
+    if bytes.len() > MESSAGE_MAX {
         return Err(Fault::new(
             Code::Other,
             "the list of files is too long for one transfer",
         )
         .hint("send fewer files at a time"));
     }
-    let length = u32::try_from(length).map_err(|_| Fault::protocol("message too long"))?;
-    frame[..LENGTH].copy_from_slice(&length.to_be_bytes());
-    let check = crc32c(&frame);
-    frame.extend_from_slice(&check);
-    Ok(frame)
+    Ok(bytes)
 }
 
-/// Hashes the request of a session, `Put` or `Get`: with it a [`seal`] covers directories and
-/// paths.
+/// Hashes the request of a session, `Put` or `Get`: with it a
+/// [seal](crate::entry::Entry::seal) covers directories and paths.
 pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
-    encode(request).map(|frame| *blake3::hash(&frame).as_bytes())
-}
-
-/// Hashes what both ends must agree on before a file is published: the request, the file's entry in
-/// the offer, and its content. A CRC32C misses one damaged message in 2^32, and a wrong name looks
-/// like any other.
-pub(crate) fn seal(binding: &[u8; 32], entry: &Entry, root: &[u8; 32]) -> Result<[u8; 32], Fault> {
-    let mut bytes = [&binding[..], &root[..]].concat();
-    minicbor::encode(entry, &mut bytes)
-        .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))?;
-    Ok(*blake3::hash(&bytes).as_bytes())
-}
-
-/// Returns whether these bytes are this preamble. Damage that TCP's checksum missed may have
-/// flipped a bit, and what follows has its own check. The two preambles differ in eight bits.
-pub(crate) fn is_preamble(bytes: [u8; 8], preamble: &[u8; 8]) -> bool {
-    (u64::from_be_bytes(bytes) ^ u64::from_be_bytes(*preamble)).count_ones() <= 2
+    encode(request).map(|bytes| *blake3::hash(&bytes).as_bytes())
 }
 
 /// Computes the CRC32C (RFC 3385) of these bytes, big-endian.
-pub fn crc32c(bytes: &[u8]) -> [u8; 4] {
+pub(crate) fn crc32c(bytes: &[u8]) -> [u8; 4] {
     haul_cc::crc32c(bytes).to_be_bytes()
-}
-
-/// Returns the CBOR of a complete frame; `None` if its check fails.
-pub(crate) fn checked(frame: &[u8]) -> Option<&[u8]> {
-    let (covered, check) = frame.split_last_chunk::<CHECK>()?;
-    (crc32c(covered) == *check).then(|| covered.get(LENGTH..))?
-}
-
-/// Parses the `Hello` of a peer of another version, whose messages have no check.
-pub(crate) fn unchecked_hello(frame: &[u8]) -> Option<Hello> {
-    let mut decoder = Decoder::new(frame.get(LENGTH..)?);
-    match decoder.decode() {
-        Ok(Message::Hello(hello))
-            if decoder.position() + LENGTH == frame.len()
-                && !(hello.version_min..=hello.version_max).contains(VERSIONS.end()) =>
-        {
-            Some(hello)
-        }
-        _ => None,
-    }
 }
 
 /// Makes the fault of a damaged control message: the connection is lost, and a new one may
@@ -553,113 +664,13 @@ mod tests {
     #[test]
     fn messages_survive_the_wire() {
         let message = Message::Offer(Offer {
-            files: vec![Entry {
-                name: b"a\xff".to_vec(),
-                size: 7,
-                modified: Time {
-                    seconds: -1,
-                    nanos: 999_999_999,
-                },
-                mode: 0o644,
-                unproven: false,
-            }],
+            first: 9,
+            entries: vec![1, 2, 255],
+            is_last: true,
+            early: Some(7),
         });
-        let frame = encode(&message).unwrap();
-        assert_eq!(
-            frame[..LENGTH],
-            u32::try_from(frame.len() - LENGTH).unwrap().to_be_bytes()
-        );
-        assert_eq!(decode(checked(&frame).unwrap()).unwrap(), Some(message));
-    }
-
-    #[test]
-    fn a_seal_covers_the_request_the_name_and_what_else_was_offered() {
-        let put = |directory: &[u8]| {
-            let policy = Policy {
-                replace: true,
-                recheck: false,
-            };
-            let directory = directory.to_vec();
-            binding(&Message::Put(Put { directory, policy })).unwrap()
-        };
-        let entry = Entry {
-            name: b"name".to_vec(),
-            size: 7,
-            modified: Time {
-                seconds: 5,
-                nanos: 6,
-            },
-            mode: 0o644,
-            unproven: false,
-        };
-        let sealed = |change: fn(&mut Entry)| {
-            let mut entry = entry.clone();
-            change(&mut entry);
-            seal(&put(b"in"), &entry, &[9; 32]).unwrap()
-        };
-        let same = sealed(|_| {});
-        assert_eq!(seal(&put(b"in"), &entry, &[9; 32]).unwrap(), same);
-        for other in [
-            sealed(|entry| entry.name[3] ^= 1),
-            sealed(|entry| entry.size ^= 1),
-            sealed(|entry| entry.modified.seconds ^= 1),
-            sealed(|entry| entry.modified.nanos ^= 1),
-            sealed(|entry| entry.mode ^= 1),
-            sealed(|entry| entry.unproven ^= true),
-            seal(&put(b"io"), &entry, &[9; 32]).unwrap(),
-            seal(&put(b"in"), &entry, &[8; 32]).unwrap(),
-        ] {
-            assert_ne!(other, same);
-        }
-    }
-
-    #[test]
-    fn a_preamble_with_a_flipped_bit_is_known_and_the_two_are_not_mistaken() {
-        for (ours, other) in [
-            (CONTROL_PREAMBLE, DATA_PREAMBLE),
-            (DATA_PREAMBLE, CONTROL_PREAMBLE),
-        ] {
-            for bit in 0..64 {
-                let flipped = (u64::from_be_bytes(*ours) ^ 1 << bit).to_be_bytes();
-                assert!(is_preamble(flipped, ours) && !is_preamble(flipped, other));
-            }
-        }
-        assert!(!is_preamble(*b"HTTP/1.1", CONTROL_PREAMBLE));
-    }
-
-    #[test]
-    fn every_flipped_bit_of_a_message_is_noticed() {
-        let message = Message::Commit(Commit {
-            file: 70_000,
-            seal: [7; 32],
-            end: 1 << 40,
-        });
-        let frame = encode(&message).unwrap();
-        for bit in 0..frame.len() * 8 {
-            let mut frame = frame.clone();
-            frame[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(checked(&frame), None, "bit {bit}");
-        }
-    }
-
-    #[test]
-    fn the_hello_of_an_end_without_checks_is_known_and_a_damaged_one_is_not() {
-        let hello = |version| Hello {
-            version_min: version,
-            version_max: version,
-            software: "haul 0".into(),
-            transfer: [7; 16],
-            dead_after_ms: 1,
-        };
-        let body = minicbor::to_vec(Message::Hello(hello(1))).unwrap();
-        let old = [&[0, 0, 0, 0], &body[..]].concat();
-        assert_eq!(unchecked_hello(&old), Some(hello(1)));
-        let ours = encode(&Message::Hello(hello(*VERSIONS.end()))).unwrap();
-        for bit in 0..ours.len() * 8 {
-            let mut ours = ours.clone();
-            ours[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(unchecked_hello(&ours), None, "bit {bit}");
-        }
+        let bytes = encode(&message).unwrap();
+        assert_eq!(decode(&bytes).unwrap(), Some(message));
     }
 
     #[test]
@@ -699,18 +710,6 @@ mod tests {
         }
         let bytes = minicbor::to_vec(Newer::Unheard(1)).unwrap();
         assert_eq!(decode(&bytes).unwrap(), None);
-    }
-
-    #[test]
-    fn a_peer_that_talks_too_much_is_cut_short() {
-        let error = WireError {
-            code: 1,
-            text: "ä".repeat(1 << 20),
-            hint: Some("ß".repeat(1 << 20)),
-        };
-        let fault = error.into_fault("the server");
-        assert!(fault.text.len() < 13_000 && fault.text.starts_with("the server: ä"));
-        assert!(fault.hint.is_some_and(|hint| hint.len() < 13_000));
     }
 
     proptest! {

@@ -181,28 +181,20 @@ pub struct Host {
 
 impl Host {
     fn new(input: &Input, initiator: bool) -> Self {
-        let qp = QpConfig {
-            pd: Pd(0),
-            qp: QpNum(1),
-            send_depth: 8,
-            recv_depth: 8,
-            shared_receive: input.shared,
-            ird: 3,
-            ord: 3,
-        };
+        let mut qp = QpConfig::default();
+        (qp.pd, qp.qp) = (Pd(0), QpNum(1));
+        (qp.send_depth, qp.recv_depth) = (8, 8);
+        qp.shared_receive = input.shared;
+        (qp.ird, qp.ord) = (3, 3);
         let now = Time::from_ns(1);
-        let stream = StreamConfig {
-            qp,
-            markers: input.markers,
-            strict: input.strict,
-            crc: input.crc,
-            ..StreamConfig::default()
-        };
-        let messages = MessageConfig {
-            qp,
-            window: 4_096,
-            ..MessageConfig::default()
-        };
+        let mut stream = StreamConfig::default();
+        stream.qp = qp;
+        stream.markers = input.markers;
+        stream.strict = input.strict;
+        stream.crc = input.crc;
+        let mut messages = MessageConfig::default();
+        messages.qp = qp;
+        messages.window = 4_096;
         let core = match (input.messages, initiator) {
             (false, true) => {
                 let connection = StreamConnection::connect(now, stream, b"hello");
@@ -492,15 +484,8 @@ impl Host {
                 solicited: false,
             },
         };
-        let wr = SendWr {
-            id: self.next_id,
-            slot: 0,
-            op,
-            len: len.into(),
-            signalled: true,
-            fence: flags & 8 != 0,
-            continues: false,
-        };
+        let mut wr = SendWr::new(self.next_id, 0, op, len.into());
+        wr.fence = flags & 8 != 0;
         let taken = match &mut self.core {
             Core::Stream(connection) => connection.post_send(wr),
             Core::Messages(connection) => connection.post_send(wr),
@@ -514,11 +499,7 @@ impl Host {
 
     fn receive(&mut self) {
         let id = u64::from(self.ram.receives);
-        let wr = RecvWr {
-            id,
-            slot: self.ram.receives,
-            len: RECEIVE_LEN,
-        };
+        let wr = RecvWr::new(id, self.ram.receives, RECEIVE_LEN);
         let posted = match &mut self.core {
             _ if self.shared => {
                 self.ram.shared.push_back(wr);

@@ -398,10 +398,8 @@ fn disconnect(device: &Opened, at: SocketAddr) -> Result<()> {
 fn request(device: &Opened, at: SocketAddr, private_data: &[u8]) -> Result<CmEvent> {
     let end = End::new(device, None, false)?;
     let channel = device.context.create_event_channel()?;
-    let param = ConnParam {
-        private_data,
-        ..ConnParam::default()
-    };
+    let mut param = ConnParam::default();
+    param.private_data = private_data;
     end.qp.connect(at, &param, &channel)?;
     channel
         .wait(Some(PATIENCE))?

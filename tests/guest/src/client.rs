@@ -39,10 +39,8 @@ impl Client {
         end: End,
     ) -> Result<Self> {
         let channel = device.context.create_event_channel()?;
-        let param = ConnParam {
-            private_data,
-            ..ConnParam::default()
-        };
+        let mut param = ConnParam::default();
+        param.private_data = private_data;
         end.qp.connect(at, &param, &channel)?;
         let established = match channel.wait(Some(PATIENCE))? {
             Some(CmEvent::Established { established, .. }) => established,

@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, ensure};
 use haul_slab::Region;
 use haul_verbs::provider::Provider;
 use haul_verbs::{
-    AccessFlags, Context, Cq, DeviceAttributes, DeviceCaps, Mr, Pd, Qp, QpCapacity, QpInit,
-    QpState, RecvWr, Srq, WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, DeviceAttributes, DeviceCaps, Mr, Pd, Qp, QpInit, QpState, RecvWr,
+    Srq, WcStatus, WorkCompletion,
 };
 
 use crate::message::{MESSAGE_BYTES, Message};
@@ -95,17 +95,13 @@ impl End {
         srq: Option<Srq>,
         remote_placement: bool,
     ) -> Result<Self> {
-        let qp = device.pd.create_qp(&QpInit {
-            srq: srq.as_ref(),
-            capacity: QpCapacity {
-                max_send_sge: 2,
-                max_recv_sge: 2,
-                max_inline: device.attributes.max_inline.min(64),
-                ..QpCapacity::default()
-            },
-            remote_placement,
-            ..QpInit::new(&cq)
-        })?;
+        let mut init = QpInit::new(&cq);
+        init.srq = srq.as_ref();
+        init.capacity.max_send_sge = 2;
+        init.capacity.max_recv_sge = 2;
+        init.capacity.max_inline = device.attributes.max_inline.min(64);
+        init.remote_placement = remote_placement;
+        let qp = device.pd.create_qp(&init)?;
         let end = Self {
             qp,
             cq,

@@ -88,10 +88,8 @@ impl Edges {
         let (near, _far) = self.gateways(listener.local_addr())?;
 
         let client = App::new(&there, there.create_event_channel()?)?;
-        let hello = ConnParam {
-            private_data: b"hello",
-            ..ConnParam::default()
-        };
+        let mut hello = ConnParam::default();
+        hello.private_data = b"hello";
         let door = near.listener_addrs()[0];
         client.qp.connect(door, &hello, &client.events)?;
         let CmEvent::ConnectRequest(request) = event(&events)? else {
@@ -99,10 +97,8 @@ impl Edges {
         };
         ensure!(request.private_data.starts_with(b"hello"), "{request:?}");
         let served = App::new(&here, events)?;
-        let welcome = ConnParam {
-            private_data: b"welcome",
-            ..ConnParam::default()
-        };
+        let mut welcome = ConnParam::default();
+        welcome.private_data = b"welcome";
         request.accept(&served.qp, &welcome)?;
         let made = event(&served.events)?;
         ensure!(matches!(made, CmEvent::Established { .. }), "{made:?}");

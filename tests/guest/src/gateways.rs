@@ -1,4 +1,4 @@
-//! Two gateways of this process, each with a device of its own: a program's octets cross from one
+//! Two gateways of this process, each with a device of its own: a program's bytes cross from one
 //! device to the other and come back.
 
 use std::io::{Read as _, Write as _};
@@ -49,8 +49,13 @@ impl Ends {
             let free = self.exchange(mode, "", BYTES).context(mode)?;
             let rate = format!("rate = '{PACED_BPS}bit'\n");
             let paced = self.exchange(mode, &rate, PACED_BYTES).context(mode)?;
-            println!("{mode}: {BYTES} octets in {free:?}; {PACED_BYTES} in {paced:?} at {PACED_BPS} bit/s");
-            ensure!(paced >= PACED_LEAST, "{mode}: {paced:?} at {PACED_BPS} bit/s");
+            println!(
+                "{mode}: {BYTES} octets in {free:?}; {PACED_BYTES} in {paced:?} at {PACED_BPS} bit/s"
+            );
+            ensure!(
+                paced >= PACED_LEAST,
+                "{mode}: {paced:?} at {PACED_BPS} bit/s"
+            );
         }
         Ok(())
     }

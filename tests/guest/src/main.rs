@@ -9,9 +9,10 @@
 //! checks · `gateways` sessions over two devices · `edges` applications with RDMA at their edges.
 #![forbid(unsafe_code)]
 #![expect(
+    clippy::cast_possible_truncation,
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "it times what it does, and tells endpoints over a socket of its own"
+    reason = "messages are short, it times what it does, and sends endpoints over a socket of its own"
 )]
 
 use std::net::SocketAddr;
@@ -78,10 +79,11 @@ impl Common {
     fn open(&self) -> Result<device::Opened> {
         let provider = match self.provider {
             Provider::Ibv => Arc::new(haul_ibv::Ibv::load()),
-            Provider::Soft => haul_soft::rnic::provider(haul_soft::rnic::Options {
-                crc: !self.no_crc,
-                ..haul_soft::rnic::Options::default()
-            }),
+            Provider::Soft => {
+                let mut options = haul_soft::rnic::Options::default();
+                options.crc = !self.no_crc;
+                haul_soft::rnic::provider(options)
+            }
         };
         device::Opened::open(&*provider, &self.device)
     }

@@ -56,11 +56,9 @@ fn connection(device: &Opened, channel: &EventChannel, request: ConnectRequest) 
     };
     let end = End::new(device, srq, false)?;
     let private_data = Message::of_memory(&end.memory, device.served).emit();
-    let param = ConnParam {
-        private_data: &private_data,
-        responder_resources: request.initiator_depth,
-        ..ConnParam::default()
-    };
+    let mut param = ConnParam::default();
+    param.private_data = &private_data;
+    param.responder_resources = request.initiator_depth;
     request.accept(&end.qp, &param)?;
     match channel.wait(Some(PATIENCE))? {
         Some(CmEvent::Established { qp_num, .. }) if qp_num == end.qp.qp_num() => {}
@@ -111,13 +109,12 @@ pub(crate) fn exchange(stream: &mut TcpStream, own: &Endpoint) -> Result<Endpoin
     bytes[12..].copy_from_slice(&own.gid);
     stream.write_all(&bytes)?;
     stream.read_exact(&mut bytes)?;
-    Ok(Endpoint {
-        qp_num: u32::from_be_bytes(bytes[..4].try_into()?),
-        psn: u32::from_be_bytes(bytes[4..8].try_into()?),
-        lid: u16::from_be_bytes(bytes[8..10].try_into()?),
-        port: u16::from_be_bytes(bytes[10..12].try_into()?),
-        gid: bytes[12..].try_into()?,
-    })
+    let [qp_num, psn] =
+        [&bytes[..4], &bytes[4..8]].map(|word| word.try_into().map(u32::from_be_bytes));
+    let [lid, port] =
+        [&bytes[8..10], &bytes[10..12]].map(|word| word.try_into().map(u16::from_be_bytes));
+    let gid = bytes[12..].try_into()?;
+    Ok(Endpoint::new(qp_num?, psn?, lid?, gid, port?))
 }
 
 struct Server<'a> {

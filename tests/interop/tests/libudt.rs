@@ -3,6 +3,7 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
+    clippy::unwrap_used,
     reason = "tests on the clock"
 )]
 
@@ -145,7 +146,7 @@ fn from_libudt_at(
     let relay = link.map(|link| Relay::start(listener.local_addr(), link, bytes));
     let port = relay
         .as_ref()
-        .map_or(listener.local_addr(), Relay::address)
+        .map_or_else(|| listener.local_addr(), Relay::address)
         .port();
     let arguments = format!(
         "{at} {port} {} {bytes} --seed {SEED} {arguments}",
@@ -393,7 +394,7 @@ fn we_meet_libudt_and_receive() {
 fn we_meet_libudt_whoever_begins_first() {
     let Some(programs) = programs() else { return };
     let offsets: Vec<i64> = std::env::var("HAUL_MEET_OFFSETS_MS").map_or_else(
-        |_| vec![-600, -100, 0, 100, 600],
+        |_| vec![-2_000, -600, -100, 0, 100, 600, 2_000],
         |list| list.split(',').map(|ms| ms.parse().unwrap()).collect(),
     );
     for offset_ms in offsets {

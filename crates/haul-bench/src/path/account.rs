@@ -1,4 +1,4 @@
-//! What the ends tell each other when a measurement is over.
+//! The reports that the ends exchange after a measurement.
 
 use std::num::NonZeroU64;
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::meter::Spent;
 
-/// What one end has to say.
+/// The report of one end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Account {
-    /// What it spent.
+    /// Resources that it used.
     pub spent: Spent,
-    /// What it sent, if it was the sender.
+    /// The sender's counters, if it was the sender.
     pub sent: Option<Sent>,
-    /// What it received, if it was the receiver.
+    /// The receiver's counters, if it was the receiver.
     pub received: Option<Received>,
 }
 
-/// What the sending end counts.
+/// Counters of the sending end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Sent {
     /// Payload handed to the transport, bytes.
@@ -26,7 +26,7 @@ pub struct Sent {
     pub datagrams: u64,
     /// From the first to the last call, nanoseconds.
     pub ns: u64,
-    /// Payload sent again, bytes.
+    /// Payload retransmitted, bytes.
     pub retransmitted: u64,
     /// The kernel made a copy of so many zero-copy sends, per thousand.
     pub copied_per_mille: Option<u32>,
@@ -38,13 +38,14 @@ pub struct Sent {
     pub source_ns: u64,
     /// How the path looked, once an interval.
     pub samples: Vec<Sample>,
-    /// What arrived since the end of what is left out, where the receiver cannot tell: it gets
-    /// TCP's bytes in order, and so those that waited behind a lost packet long after they arrived.
+    /// Bytes acknowledged since the end of the omitted time, where the receiver cannot measure
+    /// arrivals: it reads TCP's bytes in order, and so reads bytes behind a lost packet long after
+    /// they arrived.
     #[serde(default)]
     pub acknowledged: Option<Acknowledged>,
 }
 
-/// What the receiver acknowledged within a span of the sender's time, in order or not.
+/// Bytes that the receiver acknowledged, selectively or not, within a span of the sender's time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
     /// Payload, bytes.
@@ -62,13 +63,13 @@ pub struct Sample {
     pub rtt_us: u32,
     /// The least round-trip time, microseconds; of the fastest stream.
     pub rtt_us_min: u32,
-    /// What may be, or is, in flight, bytes; of all streams.
+    /// Bytes that may be, or are, in flight; of all streams.
     pub window: u64,
-    /// Payload sent again so far, bytes.
+    /// Payload retransmitted so far, bytes.
     pub retransmitted: u64,
 }
 
-/// What the receiving end counts.
+/// Counters of the receiving end.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Received {
     /// Payload, bytes.
@@ -87,7 +88,7 @@ pub struct Received {
     pub flush_ns: u64,
 }
 
-/// What became of datagrams, at the receiver.
+/// The outcome of datagrams, at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datagrams {
     /// They came, each counted once for every time.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
+use haul_control::trust::ClientConfig;
 use haul_report::machine::Machine;
 use haul_verbs::Device;
 
@@ -13,15 +14,15 @@ use super::record::Run;
 use super::session::{Progress, Role, Session};
 use super::store::Files;
 use super::{tcp, udp, udt};
-use crate::control::{self, Control, Message, PATH_PROTOCOL, PATH_VERSION};
+use crate::control::{self, Control, Message, Reach};
 use crate::error::verb;
 use crate::plan::{Op, Service, Wire};
 use crate::report::{Observer as VerbsObserver, Row, Summary};
 
-/// Makes a device that speaks as a plan asks.
+/// Opens a device with the transport of a plan.
 pub type Devices<'a> = &'a (dyn Fn(Service, &Wire) -> Result<Device, Fault> + Sync);
 
-/// Whom to measure with, and how.
+/// The server to measure with, and the plan.
 pub struct Config<'a> {
     /// The server.
     pub host: String,
@@ -31,9 +32,11 @@ pub struct Config<'a> {
     pub files: Files,
     /// This end's devices, for engines that are RDMA.
     pub devices: Devices<'a>,
+    /// Identity of this end, and which servers it trusts.
+    pub control: ClientConfig,
     /// How long connecting may take.
     pub connect_timeout: Duration,
-    /// After this long without a word the peer is taken for gone.
+    /// A peer that is silent for this long counts as gone.
     pub dead_after: Duration,
 }
 
@@ -46,7 +49,7 @@ impl std::fmt::Debug for Config<'_> {
     }
 }
 
-/// What a measurement found.
+/// The result of a measurement.
 #[derive(Debug, Clone)]
 pub struct Found {
     /// The figures.
@@ -71,16 +74,15 @@ pub fn measure(
         return verbs(config, plan);
     }
     let role = Role::of(plan, true, &config.files)?;
-    let name = format!(
-        "{} port {}",
-        haul::printable(config.host.as_bytes()),
-        config.port
-    );
-    let stream = control::connect(&resolve(config)?, &name, config.connect_timeout)?;
-    let peer = stream
-        .peer_addr()
-        .map_err(|error| Fault::connection(&error))?;
-    let control = Control::start(stream, config.dead_after)?;
+    let reach = Reach {
+        host: &config.host,
+        port: config.port,
+        control: &config.control,
+        connect_timeout: config.connect_timeout,
+        dead_after: config.dead_after,
+    };
+    let ask = Message::Ask { plan: plan.clone() };
+    let (control, _, peer) = control::open(&reach, &resolve(config)?, &ask)?;
     let result = converse(config, plan, &control, peer, &role, progress);
     if let Err(fault) = &result {
         control.fail(fault);
@@ -96,12 +98,7 @@ fn converse(
     role: &Role,
     progress: &dyn Fn(Progress),
 ) -> Result<Found, Fault> {
-    control.send(&Message::Ask {
-        protocol: PATH_PROTOCOL.into(),
-        version: PATH_VERSION,
-        plan: plan.clone(),
-    })?;
-    let (ports, token, machine) = match control.first_reply(peer)? {
+    let (ports, token, machine) = match control.receive()? {
         Message::Doors {
             ports,
             token,
@@ -188,7 +185,7 @@ fn connect(
     }
 }
 
-/// Measures by the benches of the verbs, and tells it in the same words.
+/// Measures by the verbs benchmarks, and reports in the same format.
 fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
     let for_a_time = || Fault::new(Code::Usage, "RDMA is measured for a time");
     let mut plan = plan.clone();
@@ -206,6 +203,7 @@ fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
         plan: verbs,
         device,
         file: None,
+        control: config.control.clone(),
         connect_timeout: config.connect_timeout,
         dead_after: config.dead_after,
     };

@@ -18,7 +18,7 @@ const BARS_MAX: usize = 30;
 /// Runs of the same kind in both documents.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// What was measured.
+    /// The measured values.
     pub what: String,
     /// Goodput of the first document, bits per second.
     pub a: Spread,
@@ -30,7 +30,7 @@ pub struct Row {
     pub cpu_per_gb: Option<Ratio>,
 }
 
-/// What both documents have, in the order of the first; and what only one of them has.
+/// Runs in both documents, in the order of the first, and runs in only one of them.
 #[must_use]
 pub fn rows(a: &Document, b: &Document) -> (Vec<Row>, Vec<String>) {
     let names = |document: &Document| {
@@ -76,8 +76,8 @@ fn row(a: &Document, b: &Document, wanted: &str) -> Option<Row> {
     })
 }
 
-/// What a run measured, whatever came of it. Rates of other traffic differ from occasion to
-/// occasion, and so they are not part of it.
+/// The identity of a run, independent of its result. Rates of other traffic differ from time to
+/// time, so they are not part of it.
 fn name(document: &Document, run: &Run) -> String {
     let plan = &run.plan;
     let mut words = Vec::new();
@@ -206,7 +206,7 @@ pub fn html(a: &Document, b: &Document) -> String {
     }
     page.section("Ratios");
     if !rows.is_empty() {
-        // A line through a few rows says no more than the table.
+        // A line through a few rows shows no more than the table.
         if rows.len() >= LINE_MIN {
             page.picture(&ratios(&rows));
         }

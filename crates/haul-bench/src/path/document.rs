@@ -1,4 +1,4 @@
-//! What was measured on one occasion, as it is kept in JSON.
+//! The JSON document of one series of measurements.
 
 use haul_report::machine::Machine;
 use haul_report::stats::Spread;
@@ -9,7 +9,7 @@ use super::record::Run;
 /// The schema's name (docs/schema/bench-run-v1.json).
 pub const SCHEMA: &str = "haul.bench-run/1";
 
-/// What an occasion was for.
+/// The purpose of a document.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -26,7 +26,7 @@ pub struct Document {
     pub schema: String,
     /// It went well.
     pub ok: bool,
-    /// What it was for.
+    /// Its purpose.
     pub kind: Kind,
     /// The command.
     pub command: String,
@@ -34,7 +34,7 @@ pub struct Document {
     pub peer: String,
     /// The machine that asked.
     pub client: Machine,
-    /// The other one, where it told.
+    /// The other host, if it reported itself.
     pub server: Option<Machine>,
     /// The settings that were compared, in order; one where none were.
     pub settings: Vec<Setting>,
@@ -42,9 +42,9 @@ pub struct Document {
     pub runs: Vec<Run>,
     /// How two settings compare.
     pub comparison: Option<Comparison>,
-    /// What a reader is to take home, of a profile.
+    /// The findings of a profile.
     pub findings: Vec<Finding>,
-    /// What could not be measured, and why.
+    /// Measurements that failed, and why.
     pub left_out: Vec<String>,
 }
 
@@ -60,11 +60,11 @@ pub struct Setting {
 /// Something that was found out.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What about.
+    /// Its subject.
     pub about: String,
-    /// What was found.
+    /// The finding.
     pub text: String,
-    /// What to change, if anything.
+    /// The remedy, if any.
     pub advice: Option<String>,
 }
 
@@ -95,8 +95,8 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of runs that were made in turns: each is compared with its neighbour, so that what changes
-    /// slowly does not count.
+    /// Of runs that were made in turns: each is compared with its neighbour, so that slow changes
+    /// do not count.
     #[must_use]
     pub fn paired(a: &[f64], b: &[f64]) -> Option<Self> {
         let pairs = a.iter().zip(b).filter(|(_, b)| **b > 0.0);

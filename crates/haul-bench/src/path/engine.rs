@@ -1,4 +1,4 @@
-//! What every engine does, and what it does it with.
+//! The interface of engines, and their shared state.
 
 use std::fmt;
 use std::io;
@@ -13,12 +13,12 @@ use super::plan::Plan;
 use super::store::{SinkStore, SourceStore};
 use super::tally::{Budget, Tally};
 
-/// What the threads of a run share.
+/// State shared by the threads of a run.
 pub(crate) struct Run<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) budget: &'a Budget,
     pub(crate) tally: &'a Tally,
-    /// What the sender says that it has sent, once it has.
+    /// The sender's count of sent data, once reported.
     pub(crate) announced: &'a Announced,
     /// Of datagrams.
     pub(crate) datagrams: &'a Mutex<Option<Datagrams>>,
@@ -52,10 +52,10 @@ pub(crate) trait Engine: Sync {
     /// Receives until the sender is done.
     fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure>;
 
-    /// Has `send` and `receive` end soon, with whatever error.
+    /// Makes `send` and `receive` end soon, with any error.
     fn cancel(&self);
 
-    /// The sender has said that it is done ([`Run::announced`]).
+    /// The sender has reported that it is done ([`Run::announced`]).
     fn peer_sent(&self) {}
 
     /// Payload that the peer has acknowledged so far, in order or not, bytes; none where the
@@ -68,7 +68,7 @@ pub(crate) trait Engine: Sync {
     fn sample(&self) -> Sample;
 }
 
-/// What came of each stream, and the processor time of the busiest one's thread, nanoseconds.
+/// The outcome of each stream, and the processor time of the busiest thread, nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Streams<T> {
     pub(crate) parts: Vec<T>,
@@ -135,7 +135,7 @@ pub(crate) fn each<S: Sync, T: Send>(
             thread.map_err(fail).ok()
         };
         let threads: Vec<_> = streams.iter().enumerate().map(start).collect();
-        // A thread that panicked has said so.
+        // A panic has already printed its message.
         let joined = threads.into_iter().map(|thread| thread?.join().ok()?);
         joined.collect::<Vec<Option<T>>>()
     });

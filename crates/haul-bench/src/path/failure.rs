@@ -9,7 +9,7 @@ pub(crate) enum Failure {
     Source(io::Error),
     /// The sink's file could not be written.
     Sink(io::Error),
-    /// What the plan asks for cannot be done on this path.
+    /// The plan is not possible on this path.
     Plan(&'static str),
     /// This host has no thread, memory or descriptor for it.
     System(io::Error),

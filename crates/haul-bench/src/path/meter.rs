@@ -1,5 +1,5 @@
-//! What an end spends while it measures: its processor time, context switches, the processor's
-//! counters, and how busy the whole machine is.
+//! Resources that an end uses during a measurement: its processor time, context switches, the
+//! processor's counters, and how busy the whole machine is.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// left).
 const TICK_US: u64 = 10_000;
 
-/// What one end spent, as it tells the other.
+/// Resources that one end used, as sent to the other.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Spent {
     /// How long it measured, microseconds.
@@ -20,7 +20,8 @@ pub struct Spent {
     pub user_us: u64,
     /// Processor time in the kernel on its behalf, microseconds.
     pub system_us: u64,
-    /// Processor time of its busiest thread, microseconds; zero where threads are not told apart.
+    /// Processor time of its busiest thread, microseconds; zero where there are no figures per
+    /// thread.
     pub thread_us: u64,
     /// Context switches to wait for something.
     pub voluntary: u64,
@@ -43,7 +44,7 @@ pub struct MachineTime {
     pub busy_us: u64,
     /// Interrupts.
     pub irq_us: u64,
-    /// What the kernel does behind interrupts; most network work is there.
+    /// The kernel's interrupt work, which includes most network processing.
     pub softirq_us: u64,
     /// Taken by the hypervisor.
     pub steal_us: u64,
@@ -93,7 +94,7 @@ impl Meter {
         }
     }
 
-    /// What was spent since.
+    /// Returns the resources used since.
     pub(crate) fn spent(&self, thread_ns: u64) -> Spent {
         let wall_ns = self.clock.now_ns().saturating_sub(self.begun_ns);
         let cpu = process_cpu().unwrap_or_default().since(self.cpu);

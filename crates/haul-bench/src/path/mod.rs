@@ -1,10 +1,10 @@
 //! The path between two hosts, measured by every engine there is, in one plan and one record.
 //!
-//! Map: [`plan`] what is measured · [`measure`] the client's door · [`record`] figures ·
-//! [`document`] runs of one occasion, in JSON · [`show`] the same as text, HTML and CSV ·
-//! [`verdict`] what limits a run · `session` what both ends do · `engine` what every engine does,
-//! `failure` why it ended early; `tcp`, `udp`, `udt` · `store` where bytes come from and go ·
-//! `tally`, `meter`, [`account`] what is counted.
+//! Map: [`plan`] the plan of a measurement · [`measure`] the client's entry point · [`record`]
+//! figures · [`document`] series of measurements, in JSON · [`show`] the same as text, HTML and CSV
+//! · [`verdict`] the limit of a run · `session` the work of both ends · `engine` the interface of
+//! engines, `failure` why a run ended early, `patience` how long a server waits for streams; `tcp`,
+//! `udp`, `udt` · `store` sources and sinks · `tally`, `meter`, [`account`] counters.
 
 pub mod account;
 mod client;
@@ -13,6 +13,7 @@ pub mod document;
 mod engine;
 mod failure;
 pub mod meter;
+mod patience;
 pub mod plan;
 pub mod record;
 pub(crate) mod server;

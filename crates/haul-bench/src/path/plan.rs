@@ -1,5 +1,5 @@
-//! What is to be measured of a path: one plan for all engines. The client says it, the server
-//! checks it and takes part.
+//! The plan of a path measurement, the same for all engines: the client sends it, the server checks
+//! it and takes part.
 
 use haul::fault::{Code, Fault};
 use haul_cc::Algorithm;
@@ -9,7 +9,7 @@ use crate::plan::{self as verbs, Over};
 
 /// The longest message, bytes.
 pub const MESSAGE_MAX: u32 = 64 << 20;
-/// The longest datagram, payload bytes: what one UDP datagram holds.
+/// The longest payload of a UDP datagram, bytes.
 pub const DATAGRAM_MAX: u32 = 65_507;
 /// The shortest datagram: its header.
 pub const DATAGRAM_MIN: u32 = 32;
@@ -17,8 +17,8 @@ pub const DATAGRAM_MIN: u32 = 32;
 pub const STREAMS_MAX: u16 = 128;
 /// Memory that messages go round in, of one stream, bytes.
 pub const MEMORY_MAX: u64 = 1 << 30;
-/// Of RDMA, a completion tells of so many bytes at most, so that figures over time are smooth; of
-/// longer messages each has one.
+/// Most bytes per RDMA completion, so that figures over time are smooth; each longer message has
+/// one.
 const COMPLETION_BYTES: u32 = 256 << 10;
 /// Memory of all streams of one end, bytes.
 const TOTAL_MAX: u64 = 4 << 30;
@@ -31,7 +31,7 @@ const TIME_MS_MAX: u64 = 3_600_000;
 pub enum Engine {
     /// The kernel's TCP.
     Tcp,
-    /// Datagrams at a rate; nothing is sent again.
+    /// Datagrams at a rate, without retransmission.
     Udp,
     /// Reliable UDP, with placement on arrival.
     Udt,
@@ -60,13 +60,13 @@ impl Engine {
         }
     }
 
-    /// [`Plan::message`] says something of it.
+    /// Returns whether [`Plan::message`] applies.
     #[must_use]
     pub const fn has_messages(self) -> bool {
         !matches!(self, Self::Udt)
     }
 
-    /// The service, and what connections go over, of those that are RDMA verbs.
+    /// The service, and the transport of connections, of RDMA engines.
     #[must_use]
     pub const fn verbs(self) -> Option<(verbs::Service, Option<Over>)> {
         match self {
@@ -121,7 +121,7 @@ pub enum Medium {
 /// When a measurement is over.
 pub use verbs::Limit;
 
-/// What is to be measured, and how.
+/// The plan of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// What carries the bytes.
@@ -153,7 +153,7 @@ pub struct Plan {
     pub limit: PathLimit,
     /// The beginning that does not count, milliseconds.
     pub omit_ms: u64,
-    /// How often it is told how far it is, milliseconds.
+    /// The interval of progress reports, milliseconds.
     pub interval_ms: u64,
     /// The congestion control: of the kernel's for TCP, of [`Algorithm::NAMED`] for UDT, where a
     /// declared rate needs none.

@@ -26,20 +26,20 @@ pub struct Run {
     /// Which repetition, from 0.
     #[serde(default)]
     pub repetition: u32,
-    /// What else was going on, in words, and how much of it.
+    /// The other traffic, in words, and its amount.
     #[serde(default)]
     pub beside: Option<Beside>,
-    /// What was asked for.
+    /// The plan.
     pub plan: Plan,
-    /// From the first arrival to the last, or for as long as was asked for, without what was left
-    /// out. Of TCP, where something was, it is the sender's time.
+    /// From the first arrival to the last, or the requested time, without the omitted beginning.
+    /// For TCP with an omitted beginning, by the sender's clock.
     pub seconds: f64,
     /// Payload that arrived in that time.
     pub bytes: u64,
     /// Both, in bits per second.
     pub goodput_bps: f64,
-    /// What arrived in each interval since the first arrival. Of RDMA, what was complete at its
-    /// requester since the first post; nothing of unreliable datagrams.
+    /// Bytes that arrived in each interval since the first arrival. For RDMA, bytes complete at the
+    /// requester since the first post; none for unreliable datagrams.
     pub intervals: Vec<Interval>,
     /// Bytes of each stream, over all the time.
     pub stream_bytes: Vec<u64>,
@@ -55,20 +55,20 @@ pub struct Run {
     pub sender: End,
     /// The receiving end.
     pub receiver: End,
-    /// What limited it.
+    /// Its limit.
     pub verdict: Verdict,
     /// Why a figure is not to be trusted.
     pub warnings: Vec<String>,
 }
 
-/// What else was going on.
+/// The other traffic.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Beside {
     /// In words.
     pub what: String,
     /// How much of it: flows, bits per second, a share.
     pub level: f64,
-    /// What the others got, bits per second, where that is known.
+    /// The goodput of the other traffic, bits per second, if known.
     pub goodput_bps: Option<f64>,
 }
 
@@ -91,14 +91,14 @@ impl Interval {
     }
 }
 
-/// The path as the sender saw it; what its engine cannot tell is not there.
+/// The sender's view of the path; values that its engine does not measure are absent.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct PathView {
     /// Smoothed round-trip time at the end.
     pub rtt_ms: Option<f64>,
     /// The least of it.
     pub rtt_min_ms: Option<f64>,
-    /// Payload sent again, bytes.
+    /// Payload retransmitted, bytes.
     pub retransmitted_bytes: Option<u64>,
     /// Of the time with something to send, what the receiver's window took, percent.
     pub receiver_limited_percent: Option<f64>,
@@ -123,13 +123,13 @@ pub struct PathSample {
     pub at_s: f64,
     /// Smoothed round-trip time.
     pub rtt_ms: f64,
-    /// The congestion window (TCP), or what is in flight (UDT), bytes.
+    /// The congestion window (TCP), or data in flight (UDT), bytes.
     pub window_bytes: u64,
-    /// Payload sent again so far, bytes.
+    /// Payload retransmitted so far, bytes.
     pub retransmitted_bytes: u64,
 }
 
-/// What became of datagrams.
+/// The outcome of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Lost {
     /// They were sent.
@@ -138,7 +138,7 @@ pub struct Lost {
     pub received: u64,
     /// The others.
     pub lost: u64,
-    /// By what was sent.
+    /// Divided by the sent datagrams.
     pub lost_percent: f64,
     /// They came after one that was sent later.
     pub late: u64,
@@ -148,7 +148,7 @@ pub struct Lost {
     pub kernel_drops: u64,
 }
 
-/// What one end spent. Percentages are of one core, unless they say otherwise.
+/// Resources that one end used. Percentages are of one core, unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct End {
     /// Seconds of the process in user code.
@@ -165,7 +165,7 @@ pub struct End {
     pub thread_percent: Option<f64>,
     /// Interrupts, of the whole machine.
     pub irq_percent: Option<f64>,
-    /// What the kernel does behind interrupts, of the whole machine.
+    /// The kernel's interrupt work, of the whole machine.
     pub softirq_percent: Option<f64>,
     /// Processors of the machine that were busy, percent of all. Both ends' where they are on one
     /// machine.
@@ -194,7 +194,7 @@ pub enum Stage {
     Rate,
     /// Buffers and windows at the ends.
     Window,
-    /// What lies between the hosts.
+    /// The path between the hosts.
     #[default]
     Path,
     /// The receiver's processor.
@@ -219,19 +219,19 @@ impl Stage {
     }
 }
 
-/// What limits a run.
+/// The limit of a run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Verdict {
     /// The stage.
     pub stage: Stage,
-    /// What shows it.
+    /// The evidence.
     pub why: String,
-    /// What to change.
+    /// The remedy.
     pub advice: String,
 }
 
 impl Run {
-    /// What both ends reported, not judged yet.
+    /// The reports of both ends, before the verdict.
     pub(crate) fn of(plan: &Plan, sender: &Account, receiver: &Account) -> Result<Self, Fault> {
         let (Some(sent), Some(received)) = (&sender.sent, &receiver.received) else {
             return Err(Fault::protocol("the server has no account of its part"));
@@ -273,7 +273,7 @@ impl Run {
         })
     }
 
-    /// What a benchmark of the verbs measured, not judged yet.
+    /// The result of a verbs benchmark, before the verdict.
     pub(crate) fn of_verbs(plan: &Plan, row: &Row) -> Result<Self, Fault> {
         let Figure::Bandwidth(bandwidth) = &row.figure else {
             return Err(Fault::new(
@@ -319,7 +319,7 @@ impl Run {
         })
     }
 
-    /// Payload sent again, percent of what arrived; both over all the time.
+    /// Payload retransmitted, percent of the payload that arrived; both over the whole run.
     #[must_use]
     pub fn retransmitted_percent(&self) -> Option<f64> {
         let again = self.path.retransmitted_bytes?;
@@ -385,12 +385,12 @@ impl End {
     }
 }
 
-/// What counts: without the beginning that is left out, and what comes after the time that was
-/// asked for.
+/// The span that counts: without the omitted beginning, and without arrivals after the requested
+/// time.
 struct Counted {
     bytes: u64,
     seconds: f64,
-    /// There is nothing behind what was to be left out.
+    /// No data arrived after the omitted beginning.
     nothing_left: bool,
 }
 
@@ -415,8 +415,8 @@ impl Counted {
         let skip = steps(plan.omit_ms);
         let nothing_left = skip > 0 && seconds(skip) >= all;
         let skip = if nothing_left { 0 } else { skip };
-        // What comes when the sender has stopped is what was queued on the way, of some streams and
-        // not of others.
+        // Data that arrives after the sender has stopped was queued on the path, for some streams
+        // and not for others.
         let end = plan.time_ms().map(steps);
         let end = end.filter(|end| *end > skip && seconds(*end) < all);
         let before = |step: usize| sum(&received.steps[..step.min(received.steps.len())]);

@@ -1,22 +1,23 @@
 //! The end that takes part in measurements of the path.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
 use haul::fault::{Code, Fault};
 use haul_report::machine::Machine;
 
 use super::engine::Engine as Streams;
+use super::patience::Patience;
 use super::plan::{Engine, Plan};
 use super::session::{Role, Session};
 use super::store::Files;
 use super::{tcp, udp, udt};
 use crate::control::{Control, Message};
 
-/// How long a client may take to open its streams, and to say that it has.
+/// Time limit for a client to open its streams, and to report that.
 const OPENING: Duration = Duration::from_secs(20);
 
-/// What a server has for this.
+/// The context of a server.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Means {
     pub(crate) files: Files,
@@ -24,22 +25,19 @@ pub(crate) struct Means {
     pub(crate) data_port: u16,
 }
 
-/// Takes part in one measurement.
+/// Takes part in one measurement; returns the payload that arrived, bytes.
 pub(crate) fn serve(
     means: &Means,
     control: &Control,
-    stream: &TcpStream,
+    own: IpAddr,
     plan: &Plan,
-) -> Result<(), Fault> {
+) -> Result<u64, Fault> {
     if plan.engine.verbs().is_some() {
         let text = "RDMA is asked for by another protocol";
         return Err(Fault::protocol(text));
     }
     let role = Role::of(plan, false, &means.files)?;
-    let own = stream
-        .local_addr()
-        .map_err(|error| Fault::connection(&error))?;
-    let engine = open(means, control, own.ip(), plan)?;
+    let engine = open(means, control, own, plan)?;
     control.send(&Message::Connected)?;
     match control.receive_within(OPENING)? {
         Message::Connected => {}
@@ -53,10 +51,12 @@ pub(crate) fn serve(
         progress: &|_| {},
         is_client: false,
     };
-    session.run().map(|_| ())
+    let (own, peer) = session.run()?;
+    let received = own.received.or(peer.received);
+    Ok(received.map_or(0, |received| received.bytes))
 }
 
-/// Binds, tells the client where, and waits for its streams.
+/// Binds, sends the client the address, and waits for its streams.
 fn open(
     means: &Means,
     control: &Control,
@@ -71,7 +71,7 @@ fn open(
         let text = format!("cannot take data at {address}: {error}");
         Fault::new(Code::Other, text)
     };
-    let deadline = Instant::now() + OPENING;
+    let patience = Patience::new(control, OPENING);
     let tell = |ports: Vec<u16>| {
         control.send(&Message::Doors {
             software: haul::SOFTWARE.into(),
@@ -86,7 +86,7 @@ fn open(
             tcp::prepare(plan, &listener).map_err(failed)?;
             tell(vec![listener.local_addr().map_err(failed)?.port()])?;
             Ok(Box::new(tcp::Tcp::accept(
-                plan, &listener, token, deadline,
+                plan, &listener, token, &patience,
             )?))
         }
         Engine::Udt => {
@@ -96,7 +96,7 @@ fn open(
                 plan,
                 &mut listener,
                 token,
-                deadline,
+                &patience,
             )?))
         }
         Engine::Udp => {
@@ -107,7 +107,7 @@ fn open(
                     .map(|socket| socket.local_addr().port())
                     .collect(),
             )?;
-            Ok(Box::new(udp::Udp::accept(sockets, token, deadline)?))
+            Ok(Box::new(udp::Udp::accept(sockets, token, &patience)?))
         }
         _ => Err(Fault::new(Code::Usage, "not an engine of the path bench")),
     }

@@ -1,4 +1,4 @@
-//! What both ends do once their streams are connected: send or receive, tell how far it is, and
+//! The work of both ends once their streams are connected: send or receive, report progress, and
 //! account for it.
 
 use std::num::NonZeroU64;
@@ -20,7 +20,7 @@ use crate::control::{Control, Message};
 /// How often an end looks for messages.
 const TICK: Duration = Duration::from_millis(20);
 
-/// What an end does.
+/// The role of an end.
 #[derive(Debug)]
 pub(crate) enum Role {
     Sender(SourceStore),
@@ -28,7 +28,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// What an end of this plan has.
+    /// The parts of an end of this plan.
     pub(crate) fn of(
         plan: &Plan,
         is_client: bool,
@@ -51,7 +51,7 @@ pub struct Progress {
     pub bytes: u64,
 }
 
-/// What came of an end's work.
+/// The outcome of an end's work.
 enum Done {
     Sent(Streams<Sent>),
     Received(Streams<()>),
@@ -63,12 +63,12 @@ pub(crate) struct Session<'a> {
     pub(crate) control: &'a Control,
     pub(crate) engine: &'a dyn Engine,
     pub(crate) role: &'a Role,
-    /// Told every interval, at the receiver; the server's are told to the client as well.
+    /// Reported every interval, at the receiver; the server also sends its reports to the client.
     pub(crate) progress: &'a dyn Fn(Progress),
     pub(crate) is_client: bool,
 }
 
-/// What an end has seen of the other one so far.
+/// The state of the other end so far.
 #[derive(Default)]
 struct Heard {
     account: Option<Account>,
@@ -107,7 +107,7 @@ impl Session<'_> {
                     Role::Sender(source) => engine.send(run, source).map(Done::Sent),
                     Role::Receiver(sink) => engine.receive(run, sink).map(Done::Received),
                 };
-                // The conversation may be over.
+                // The control connection may be closed.
                 let _ = sender.send(done);
             };
             let builder = std::thread::Builder::new().name("haul-bench".into());
@@ -134,8 +134,7 @@ impl Session<'_> {
         })
     }
 
-    /// The ends tell each other what they have counted. The sender goes last: it works until all
-    /// has arrived.
+    /// The ends exchange their counters. The sender goes last: it works until all has arrived.
     fn settle(
         &self,
         run: &Run<'_>,
@@ -221,7 +220,7 @@ impl Session<'_> {
         }
     }
 
-    /// Takes note of what the peer has said.
+    /// Handles the peer's messages.
     fn hear(&self, run: &Run<'_>, heard: &mut Heard) -> Result<(), Fault> {
         while let Some(message) = self.control.poll()? {
             match message {
@@ -271,7 +270,7 @@ fn sum(parts: Vec<Sent>) -> Sent {
     })
 }
 
-/// Tells how far it is, and looks at the path, once an interval.
+/// Reports progress, and samples the path, once an interval.
 struct Ticker<'a> {
     session: &'a Session<'a>,
     tally: &'a Tally,
@@ -326,7 +325,7 @@ impl<'a> Ticker<'a> {
         }
     }
 
-    /// What came since the last time.
+    /// Returns the arrivals since the last call.
     fn last(&mut self) -> Result<(), Fault> {
         if self.tally.bytes() > self.told {
             self.tell(self.begun.elapsed())?;
@@ -352,7 +351,7 @@ impl<'a> Ticker<'a> {
     }
 }
 
-/// What was acknowledged when counting began, and last.
+/// Acknowledged bytes when counting began, and most recently.
 #[derive(Debug, Default)]
 struct Marks {
     first: Option<(Duration, u64)>,
@@ -389,7 +388,7 @@ mod tests {
 
     /// Bytes of a millisecond.
     const RATE: u64 = 10_000;
-    /// What arrives before waits behind a lost packet.
+    /// Earlier arrivals wait behind a lost packet.
     const REPAIRED: Duration = Duration::from_millis(300);
 
     /// A stream on which bytes arrive evenly, and of which the receiver gets none until a lost
@@ -444,22 +443,22 @@ mod tests {
         }
     }
 
-    /// The goodput of a stream, as the two ends tell, bits per second.
+    /// The goodput of a stream by both ends' reports, bits per second.
     fn goodput_bps(omit_ms: u64) -> f64 {
         let plan = Plan {
             limit: PathLimit::TimeMs(700),
             omit_ms,
             ..Plan::new(plan::Engine::Tcp)
         };
-        let (one, other) = haul_io::tcp::pair().unwrap();
+        let (one, other) = crate::control::pair(Duration::from_secs(5));
         let engine = Held {
             begun: Instant::now(),
         };
-        let end = |stream, is_client| {
+        let end = |control: Control, is_client| {
             let role = Role::of(&plan, is_client, &Files::default()).unwrap();
             let session = Session {
                 plan: &plan,
-                control: &Control::start(stream, Duration::from_secs(5)).unwrap(),
+                control: &control,
                 engine: &engine,
                 role: &role,
                 progress: &|_| {},

@@ -47,7 +47,7 @@ fn end(doing: &str, end: &End) -> String {
     )
 }
 
-/// What limits a run, in a sentence.
+/// The limit of a run, in a sentence.
 #[must_use]
 pub fn verdict(run: &Run) -> String {
     format!(
@@ -220,7 +220,7 @@ pub(crate) fn page(document: &Document) -> String {
     page.html()
 }
 
-/// What a reader is to take home.
+/// The findings.
 fn summary(page: &mut Page, document: &Document) {
     if let Some(comparison) = &document.comparison {
         let (a, b) = (&comparison.a, &comparison.b);
@@ -331,7 +331,7 @@ fn over_time(page: &mut Page, document: &Document) {
         y: Dimension::linear("", Unit::Rate),
         series: series(&|run| {
             let point = |one: &super::record::Interval| Point::single(one.end_s, one.goodput_bps());
-            // One that is hardly begun says nothing.
+            // An interval that has hardly begun is left out.
             let whole = to_f64(run.plan.interval_ms) / 1e3;
             let long = |one: &&super::record::Interval| one.end_s - one.start_s > whole / 2.0;
             run.intervals.iter().filter(long).map(point).collect()
@@ -560,7 +560,7 @@ pub(crate) fn runs_table(page: &mut Page, runs: &[Run]) {
     }
 }
 
-/// What it was measured on, and how.
+/// The machine and the method of the measurement.
 pub(crate) fn machines(page: &mut Page, document: &Document) {
     page.section("How it was measured");
     page.command(&document.command);

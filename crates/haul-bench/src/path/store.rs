@@ -20,12 +20,12 @@ const SINK_ROUND: u64 = 1 << 30;
 /// The same of a file in memory.
 const RAMDISK_ROUND: u64 = 64 << 20;
 
-/// The files that an end may use; nobody else chooses them.
+/// The files that an end may use; its peer cannot choose them.
 #[derive(Debug, Clone, Default)]
 pub struct Files {
-    /// What is sent where the source is a file.
+    /// The file to send, if the source is a file.
     pub source: Option<PathBuf>,
-    /// What is written to where the sink is a file; it is made, or emptied.
+    /// The file to write, if the sink is a file; it is created, or truncated.
     pub sink: Option<PathBuf>,
 }
 
@@ -161,7 +161,7 @@ impl SinkStore {
         (stream as u64 * self.round + inside, self.round - inside)
     }
 
-    /// Writes what came at `offset` of a stream, where there is a file.
+    /// Writes arrived data at `offset` of a stream, if there is a file.
     pub(crate) fn write(&self, stream: usize, mut offset: u64, mut bytes: &[u8]) -> io::Result<()> {
         let Some(file) = &self.file else {
             return Ok(());
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_without_a_file_says_what_is_missing() {
+    fn an_end_without_a_file_reports_what_is_missing() {
         let mut plan = Plan::new(Engine::Tcp);
         plan.source = Medium::File;
         let fault = SourceStore::open(&plan, &Files::default()).unwrap_err();

@@ -1,4 +1,4 @@
-//! What streams count while they run: shared by their threads, read by whoever tells how far it is.
+//! Counters of running streams: shared by their threads, read by the progress reports.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 //! TCP: a thread for each stream at each end, and as little as can be between the socket and
 //! memory.
 
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -14,7 +15,8 @@ use socket2::SockRef;
 use super::account::{Sample, Sent, per_mille};
 use super::engine::{Engine, Run, Streams, each, open_all};
 use super::failure::Failure;
-use super::plan::{Plan, ReceiveBy, SendBy};
+use super::patience::Patience;
+use super::plan::{Plan, ReceiveBy, STREAMS_MAX, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;
 
@@ -22,11 +24,15 @@ use super::tally::Budget;
 const HEADER: usize = 10;
 /// A connection whose peer acknowledges nothing for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
-/// A client says at once which stream a connection is; who does not is a stranger.
+/// A client sends at once which stream a connection is. Other connections are closed after this.
 const INTRODUCTION: Duration = Duration::from_secs(2);
-/// How often a receiver to whom nothing comes looks whether its time is over.
+/// Connections that have not sent it; with more, the oldest is closed.
+const SILENT_MAX: usize = 2 * STREAMS_MAX as usize;
+/// How often they are read.
+const TICK: Duration = Duration::from_millis(5);
+/// The interval at which an idle receiver checks its deadline.
 const LOOK: Duration = Duration::from_millis(50);
-/// What a stream that is received by splice asks for at once, bytes.
+/// Bytes per call of a stream that is received by splice.
 const SPLICE_BYTES: usize = 1 << 20;
 
 /// Connections, one for each stream, in order.
@@ -63,33 +69,49 @@ impl Tcp {
         Self::new(plan, streams)
     }
 
-    /// The server's side: waits for all streams. Connections of strangers are dropped.
+    /// The server's side: waits for all streams. Connections without the token are dropped.
     pub(crate) fn accept(
         plan: &Plan,
         listener: &TcpListener,
         token: u64,
-        deadline: Instant,
+        patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
         let mut streams: Vec<Option<TcpStream>> = (0..plan.streams).map(|_| None).collect();
+        let mut silent: VecDeque<Silent> = VecDeque::new();
         while streams.iter().any(Option::is_none) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
+            let Some(left) = patience.left()? else {
                 let text = "the client opened no data connection";
                 return Err(Fault::new(Code::PeerGone, text));
-            }
+            };
+            let left = if silent.is_empty() {
+                left
+            } else {
+                left.min(TICK)
+            };
             let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
             let ready = haul_io::notify::wait_readable([listener.as_fd()], Some(ns));
-            if !ready.map_err(|error| Fault::connection(&error))? {
-                continue;
-            }
-            // One that is gone again is nobody's fault.
-            let Ok((stream, _)) = listener.accept() else {
-                continue;
-            };
-            if let Some(index) = introduced(&stream, token, left.min(INTRODUCTION))
-                && let Some(place) = streams.get_mut(index)
+            if ready.map_err(|error| Fault::connection(&error))?
+                // A connection that has already closed is no error.
+                && let Ok((stream, _)) = listener.accept()
+                && let Ok(one) = Silent::new(stream)
             {
-                *place = Some(stream);
+                silent.push_back(one);
+                if silent.len() > SILENT_MAX {
+                    silent.pop_front();
+                }
+            }
+            for mut one in std::mem::take(&mut silent) {
+                match one.read() {
+                    Ok(false) if one.until > Instant::now() => silent.push_back(one),
+                    Ok(true) => {
+                        if let Some((index, stream)) = one.introduced(token)
+                            && let Some(place) = streams.get_mut(index)
+                        {
+                            *place = Some(stream);
+                        }
+                    }
+                    _ => {}
+                }
             }
         }
         Self::new(plan, streams.into_iter().flatten().collect())
@@ -147,16 +169,45 @@ fn set_buffers(socket: &SockRef<'_>, bytes: u32) -> io::Result<()> {
     socket.set_recv_buffer_size(bytes)
 }
 
-/// The number of the stream that a connection says to be, if it knows the token.
-fn introduced(stream: &TcpStream, token: u64, patience: Duration) -> Option<usize> {
-    let mut header = [0; HEADER];
-    stream.set_read_timeout(Some(patience)).ok()?;
-    let mut input = stream;
-    input.read_exact(&mut header).ok()?;
-    stream.set_read_timeout(None).ok()?;
-    let (theirs, index) = header.split_first_chunk::<8>()?;
-    let index = u16::from_be_bytes(index.try_into().ok()?);
-    (u64::from_be_bytes(*theirs) == token).then_some(usize::from(index))
+/// A connection whose header has not arrived whole.
+struct Silent {
+    stream: TcpStream,
+    header: [u8; HEADER],
+    filled: usize,
+    until: Instant,
+}
+
+impl Silent {
+    fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            header: [0; HEADER],
+            filled: 0,
+            until: Instant::now() + INTRODUCTION,
+        })
+    }
+
+    /// Reads what has arrived, and returns whether that is all of the header.
+    fn read(&mut self) -> io::Result<bool> {
+        while self.filled < HEADER {
+            match self.stream.read(&mut self.header[self.filled..]) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => self.filled += count,
+                Err(error) if is_nothing(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the number of the stream that the connection is, if its client knows the token.
+    fn introduced(self, token: u64) -> Option<(usize, TcpStream)> {
+        self.stream.set_nonblocking(false).ok()?;
+        let (theirs, index) = self.header.split_first_chunk::<8>()?;
+        let index = u16::from_be_bytes(index.try_into().ok()?);
+        (u64::from_be_bytes(*theirs) == token).then_some((usize::from(index), self.stream))
+    }
 }
 
 fn configure(plan: &Plan, stream: &TcpStream) -> io::Result<()> {
@@ -235,8 +286,8 @@ impl Engine for Tcp {
                     ReceiveBy::Splice => splice(stream, run, sink, index),
                 };
                 if is_over(run) {
-                    // What the sender has queued is not waited for. An error means that it is down
-                    // already.
+                    // Does not wait for data that the sender has queued. An error means that the
+                    // connection is already down.
                     let _ = stream.shutdown(Shutdown::Both);
                 }
                 received
@@ -269,7 +320,7 @@ impl Engine for Tcp {
     }
 }
 
-/// What arrives from now on does not count.
+/// Later arrivals do not count.
 fn is_over(run: &Run<'_>) -> bool {
     run.plan
         .time_ms()
@@ -437,5 +488,34 @@ fn of_splice(error: io::Error) -> Failure {
             Failure::Sink(error)
         }
         _ => Failure::Path(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control;
+    use crate::path::plan;
+
+    #[test]
+    fn silent_connections_delay_no_stream() {
+        let (_near, far) = control::pair(Duration::from_secs(60));
+        let plan = Plan::new(plan::Engine::Tcp);
+        let listener = tcp::listen(([127, 0, 0, 1], 0).into()).unwrap();
+        prepare(&plan, &listener).unwrap();
+        let address = listener.local_addr().unwrap();
+        let begun = Instant::now();
+        let silent: Vec<_> = (0..8)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let timeout = Duration::from_secs(60);
+        std::thread::scope(|scope| {
+            let client = scope.spawn(|| Tcp::connect(&plan, address, 7, timeout));
+            let patience = Patience::new(&far, timeout);
+            Tcp::accept(&plan, &listener, 7, &patience).unwrap();
+            client.join().unwrap().unwrap();
+        });
+        assert!(begun.elapsed() < INTRODUCTION, "{:?}", begun.elapsed());
+        drop(silent);
     }
 }

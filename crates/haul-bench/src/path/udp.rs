@@ -1,8 +1,8 @@
-//! UDP: datagrams at a rate. Nothing is sent again; the receiver counts.
+//! UDP: datagrams at a rate. Nothing is retransmitted; the receiver counts.
 //!
 //! A datagram begins with the token of the run, its number in its stream, and when it was sent by
 //! the sender's clock; the numbers are big-endian. The client's first datagrams carry the token
-//! alone: the server learns from them where the client is.
+//! alone: from them the server takes the client's address.
 
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,6 +20,7 @@ use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, 
 use super::account::{Datagrams, Sample, Sent};
 use super::engine::{Engine, Run, Streams, each};
 use super::failure::Failure;
+use super::patience::Patience;
 use super::plan::Plan;
 use super::store::{SinkStore, SourceStore};
 
@@ -27,9 +28,9 @@ use super::store::{SinkStore, SourceStore};
 const REST: Duration = Duration::from_millis(1);
 /// Where no datagram has left for so long, none will.
 const REFUSED: Duration = Duration::from_secs(1);
-/// Socket buffers that are asked for unless the plan says otherwise, bytes.
+/// The default size of socket buffers, bytes.
 const BUFFER: usize = 16 << 20;
-/// A batch holds what is due in so long, at most.
+/// Longest time that a batch covers.
 const BATCH_NS: u64 = 1_000_000;
 /// A sender that was held up catches up with so much, and forgets the rest.
 const DEBT_NS: u64 = 10_000_000;
@@ -37,7 +38,7 @@ const DEBT_NS: u64 = 10_000_000;
 const QUIET: Duration = Duration::from_millis(500);
 /// How often a receiver looks whether it is over.
 const TICK_NS: u64 = 50_000_000;
-/// A client says hello this often.
+/// The interval of a client's hellos.
 const HELLO: Duration = Duration::from_millis(50);
 const SECOND_NS: u64 = 1_000_000_000;
 
@@ -77,17 +78,17 @@ fn options(plan: &Plan) -> UdpOptions {
     let buffer = plan
         .buffer
         .map_or(BUFFER, |bytes| usize::try_from(bytes).unwrap_or(BUFFER));
-    UdpOptions {
-        recv_buffer_bytes: buffer,
-        send_buffer_bytes: buffer,
-        gso: plan.gso,
-        gro: plan.gso,
-        ..UdpOptions::default()
-    }
+    let mut config = UdpOptions::default();
+    config.recv_buffer_bytes = buffer;
+    config.send_buffer_bytes = buffer;
+    config.gso = plan.gso;
+    config.gro = plan.gso;
+    config
 }
 
 impl Udp {
-    /// The client's side: says hello until `heard` says that the server has heard all of it.
+    /// The client's side: sends hellos until `heard` reports that the server has received all of
+    /// them.
     pub(crate) fn connect(
         plan: &Plan,
         server: IpAddr,
@@ -117,7 +118,7 @@ impl Udp {
         while !heard()? {
             for flow in &flows {
                 let hello = token.to_be_bytes();
-                // One that is lost is said again.
+                // A lost hello is repeated.
                 let _ = flow
                     .socket
                     .send_segments(flow.peer, hello.len(), &[IoSlice::new(&hello)]);
@@ -127,17 +128,17 @@ impl Udp {
         Ok(Self::new(token, flows))
     }
 
-    /// The server's side: waits until the client has said hello to every socket.
+    /// The server's side: waits for a hello of the client on every socket.
     pub(crate) fn accept(
         sockets: Vec<UdpSocket>,
         token: u64,
-        deadline: Instant,
+        patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::new(Code::Other, format!("UDP: {error}"));
         let mut batch = RecvBatch::new(4, 0, 0).map_err(failed)?;
         let mut flows = Vec::new();
         for socket in sockets {
-            let peer = greeted(&socket, &mut batch, token, deadline).map_err(failed)?;
+            let peer = greeted(&socket, &mut batch, token, patience)?;
             let Some(peer) = peer else {
                 let text = "no datagram of the client arrived";
                 return Err(Fault::new(Code::Unreachable, text)
@@ -158,20 +159,17 @@ impl Udp {
     }
 }
 
-/// Who said hello with the token.
+/// The sender of the hello with the token.
 fn greeted(
     socket: &UdpSocket,
     batch: &mut RecvBatch,
     token: u64,
-    deadline: Instant,
-) -> io::Result<Option<SocketAddr>> {
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Ok(None);
-        }
+    patience: &Patience<'_>,
+) -> Result<Option<SocketAddr>, Fault> {
+    while let Some(left) = patience.left()? {
         let ns = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-        wait_readable([socket.as_fd()], Some(ns))?;
+        let waited = wait_readable([socket.as_fd()], Some(ns));
+        waited.map_err(|error| Fault::new(Code::Other, format!("UDP: {error}")))?;
         if receive(socket, batch) == 0 {
             continue;
         }
@@ -180,9 +178,10 @@ fn greeted(
             return Ok(Some(message.from));
         }
     }
+    Ok(None)
 }
 
-/// What has arrived; nothing where nothing has, or where the call fails: that is like a lost
+/// Receives; returns nothing if nothing has arrived or the call fails, which counts as a lost
 /// datagram.
 fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
     socket.recv_batch(batch).unwrap_or_else(|error| {
@@ -277,7 +276,7 @@ impl Udp {
                         self.cancelled()?;
                         wait_writable([flow.socket.as_fd()], Some(TICK_NS))?;
                     }
-                    // It tells of an earlier datagram.
+                    // The error is about an earlier datagram.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                     Err(error) if error.raw_os_error() == Some(EMSGSIZE) => {
                         return Err(Failure::Plan(
@@ -402,7 +401,7 @@ impl Pace {
     }
 }
 
-/// What has come of one stream.
+/// Received datagrams of one stream.
 #[derive(Debug, Default)]
 struct Counted {
     datagrams: Datagrams,
@@ -412,7 +411,7 @@ struct Counted {
 }
 
 impl Counted {
-    /// Notes a datagram, unless it is a stranger's or a late hello.
+    /// Counts a datagram, unless it has a wrong token or is a late hello.
     fn note(&mut self, datagram: &[u8], token: u64, arrived_ns: u64) -> bool {
         let Some(header) = datagram.first_chunk::<HEADER>() else {
             return false;
@@ -455,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn late_ones_and_their_spread_are_counted_and_strangers_are_not() {
+    fn late_datagrams_and_jitter_are_counted_and_foreign_datagrams_are_not() {
         let mut counted = Counted::default();
         for (number, sent, arrived) in [
             (0, 0, 1_000),

@@ -11,13 +11,14 @@ use haul_cc::{Algorithm, Rate, Time};
 use haul_io::clock::Clock;
 use haul_soft::bulk::Sink;
 use haul_soft::udt::{
-    Connecting, Identity, Link, LinkError, Listener, Options, Remote, Seq, Stats,
+    Connecting, Identity, Link, LinkError, Listener, Options, Remote, Request, Seq, Stats,
 };
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
 use super::engine::{Engine, Run, Streams, each, open_all};
 use super::failure::Failure;
+use super::patience::Patience;
 use super::plan::{PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
@@ -60,27 +61,35 @@ impl Udt {
         Ok(Self::new(links))
     }
 
-    /// The server's side: waits for all streams. Strangers get no further than the cookie.
+    /// The server's side: waits for all streams. Connections without the token fail in the
+    /// handshake.
     pub(crate) fn accept(
         plan: &Plan,
         listener: &mut Listener,
         token: u64,
-        deadline: Instant,
+        patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
-        let gone = || Fault::new(Code::PeerGone, "the client opened no UDT connection");
         let clock = Clock::new();
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-        let until = Time::from_ns(clock.now_ns().saturating_add(left));
         let expected: Vec<Identity> = (0..plan.streams)
             .map(|index| identity(token, index))
             .collect();
         let mut links: Vec<Option<Link>> = expected.iter().map(|_| None).collect();
         while links.iter().any(Option::is_none) {
-            let mut wanted = |theirs| expected.contains(&theirs).then(|| options(plan));
+            let Some(left) = patience.left()? else {
+                let text = "the client opened no UDT connection";
+                return Err(Fault::new(Code::PeerGone, text));
+            };
+            let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
+            let until = Time::from_ns(clock.now_ns().saturating_add(left));
+            let mut wanted = |request: &Request| {
+                let is_expected = expected.contains(&request.identity());
+                is_expected.then(|| options(plan))
+            };
             let accepted = listener.accept(Some(until), &mut wanted);
             let accepted = accepted.map_err(|error| Fault::new(Code::Other, error.to_string()))?;
-            let (theirs, link) = accepted.ok_or_else(gone)?;
+            let Some((theirs, link)) = accepted else {
+                continue;
+            };
             let index = expected.iter().position(|one| *one == theirs);
             if let Some(place) = index.and_then(|index| links.get_mut(index)) {
                 *place = Some(link);
@@ -128,12 +137,12 @@ fn options(plan: &Plan) -> Options {
     options
 }
 
-/// What the handshake of a stream says: the token, and in it the number of the stream.
+/// The handshake data of a stream: the token, which contains the number of the stream.
 fn identity(token: u64, index: u16) -> Identity {
     let half = |value: u64| u32::try_from(value & HALF).unwrap_or(0);
     Identity {
         initial: Seq::new(half(token >> 31)),
-        // Zero is nobody's identity.
+        // Zero is not a valid identity.
         socket: SocketId(half(((token & HALF) + u64::from(index)) % HALF + 1)),
     }
 }
@@ -220,7 +229,7 @@ fn settle(result: Result<(), LinkError>) -> Result<(), Failure> {
     })
 }
 
-/// What a stream sends.
+/// The payload of a stream.
 fn endless(plan: &Plan, source: &SourceStore, index: usize) -> io::Result<Endless> {
     let (bytes, time) = match plan.limit {
         PathLimit::TimeMs(ms) => (None, Some(Duration::from_millis(ms))),
@@ -230,19 +239,18 @@ fn endless(plan: &Plan, source: &SourceStore, index: usize) -> io::Result<Endles
             (Some(bytes / streams + more), None)
         }
     };
-    match (&source.memory, &source.file) {
-        (Some(memory), _) => Ok(Endless::of_memory(memory.clone(), bytes, time)),
-        (None, Some(file)) => Ok(Endless::of_file(
-            file.try_clone()?,
-            source.round,
-            bytes,
-            time,
-        )),
-        (None, None) => Err(io::ErrorKind::InvalidInput.into()),
-    }
+    let endless = match (&source.memory, &source.file) {
+        (Some(memory), _) => Endless::of_memory(memory.clone(), bytes, time),
+        (None, Some(file)) => Endless::of_file(file.try_clone()?, source.round, bytes, time),
+        (None, None) => return Err(io::ErrorKind::InvalidInput.into()),
+    };
+    Ok(match plan.stream_rate_bps() {
+        Some(rate) => endless.paced(rate / 8),
+        None => endless,
+    })
 }
 
-/// Places what arrives, and counts.
+/// Places and counts arriving data.
 struct Counting<'a> {
     sink: &'a SinkStore,
     tally: &'a Tally,

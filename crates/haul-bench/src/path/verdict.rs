@@ -1,4 +1,4 @@
-//! What limits a run, and what to change.
+//! The limit of a run, and its remedy.
 
 use haul_report::axis::{bytes, number, rate};
 
@@ -9,7 +9,7 @@ use super::record::{End, Run, Stage, Verdict};
 const THREAD_FULL: f64 = 90.0;
 /// The same of all processors of a machine.
 const MACHINE_FULL: f64 = 95.0;
-/// An end that takes less than this of its machine, percent, is not what fills it.
+/// An end that uses less than this share of its machine, percent, does not fill it.
 const OWN_SHARE: f64 = 20.0;
 /// The share of a run, percent, from which waiting for something is its limit.
 const WAITED: f64 = 30.0;
@@ -17,10 +17,10 @@ const WAITED: f64 = 30.0;
 const RATE_REACHED: f64 = 0.95;
 /// A round trip is this much longer than its least where a queue stands.
 const QUEUE_FACTOR: f64 = 1.25;
-/// Less of the payload sent again is nothing, percent.
+/// A smaller share of retransmitted payload counts as none, percent.
 const REPAIRED: f64 = 0.001;
-/// What RDMA must have outstanding to fill a path, times what the path holds; more where something
-/// is repaired, for requests complete in order, those behind a lost segment with it.
+/// The outstanding RDMA requests that fill a path, in multiples of what the path holds; more with
+/// retransmissions, because requests complete in order, so those behind a lost segment wait for it.
 const DEPTH_STEADY: f64 = 1.1;
 const DEPTH_REPAIRING: f64 = 3.0;
 
@@ -42,8 +42,8 @@ impl Run {
     }
 }
 
-/// Judges a run by what its ends have counted. The order is that of certainty: what was measured to
-/// be full or waited for comes before the path, which is left when nothing else was.
+/// Judges a run by the counters of its ends, in the order of certainty: a resource that was
+/// measured as full or waited for comes before the path, which remains if no other was.
 fn judge(run: &Run) -> Verdict {
     [asked_rate, disks, processors, windows, depth]
         .iter()
@@ -112,7 +112,7 @@ fn others_busy(end: &End) -> bool {
 
 fn processors(run: &Run) -> Option<Verdict> {
     let (sender, receiver) = (&run.sender, &run.receiver);
-    // Of RDMA the threads are not told apart: one drives a queue pair, or several.
+    // RDMA has no figures per thread: one drives a queue pair, or several.
     let busiest = |end: &End| match end.thread_percent {
         Some(percent) => percent,
         None => end.percent().min(100.0),
@@ -193,7 +193,7 @@ fn windows(run: &Run) -> Option<Verdict> {
     })
 }
 
-/// What RDMA may have outstanding, where a round trip holds no less at this rate.
+/// Returns RDMA's outstanding bytes, if the path holds at least as many at this rate.
 fn depth(run: &Run) -> Option<Verdict> {
     run.plan.engine.verbs()?;
     let [streams, depth, message] = [run.plan.streams.into(), run.plan.depth, run.plan.message];
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_and_queues_are_told_apart() {
+    fn loss_and_queues_are_distinguished() {
         let mut run = run(Engine::Tcp);
         run.path.retransmitted_bytes = Some(1_250_000);
         assert!(

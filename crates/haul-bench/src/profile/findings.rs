@@ -1,4 +1,4 @@
-//! What a reader of a profile is to take home.
+//! The findings of a profile.
 
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ fn best(runs: &[Run]) -> Option<&Run> {
     alone(runs).max_by(|a, b| a.goodput_bps.total_cmp(&b.goodput_bps))
 }
 
-/// The runs that had the path to themselves, by engines that heed congestion.
+/// The runs without other traffic, by engines with congestion control.
 fn alone(runs: &[Run]) -> impl Iterator<Item = &Run> {
     runs.iter()
         .filter(|run| run.beside.is_none() && run.plan.engine != Engine::Udp)
@@ -85,8 +85,7 @@ fn finding(about: &str, text: String, advice: Option<String>) -> Finding {
 
 fn limit(runs: &[Run]) -> Option<Finding> {
     let best = best(runs)?;
-    // What many streams get more by a hair is chance, and what limits them is not what limits the
-    // path.
+    // A minimal gain of many streams is noise, and their limit is not the path's.
     let alike = || alone(runs).filter(|run| run.goodput_bps >= best.goodput_bps * SAME);
     let plainest = alike().min_by_key(|run| run.plan.streams)?;
     let who = |run: &Run| {
@@ -212,7 +211,7 @@ fn stability(runs: &[Run]) -> Vec<Finding> {
         .collect()
 }
 
-/// What an engine should get beside other traffic, bits per second.
+/// The expected goodput of an engine beside other traffic, bits per second.
 pub(crate) fn fair(run: &Run, capacity: f64) -> Option<f64> {
     let beside = run.beside.as_ref()?;
     Some(if is_datagrams(run) {
@@ -222,7 +221,7 @@ pub(crate) fn fair(run: &Run, capacity: f64) -> Option<f64> {
     })
 }
 
-/// The other traffic is datagrams that heed nobody.
+/// The other traffic is datagrams without congestion control.
 pub(crate) fn is_datagrams(run: &Run) -> bool {
     run.beside
         .as_ref()
@@ -281,7 +280,7 @@ fn stages(runs: &[Run]) -> Option<Finding> {
     let whole = whole.map_or_else(String::new, |run| {
         format!("; file to file {}", rate(run.goodput_bps))
     });
-    // A disk within a tenth of the network is not what holds it up.
+    // A disk within a tenth of the network's rate is not the limit.
     let (name, advice) = if slowest.goodput_bps >= network.goodput_bps * NEARLY {
         (network.verdict.stage.name(), network.verdict.advice.clone())
     } else {
@@ -413,8 +412,8 @@ pub(crate) fn level(run: &Run) -> f64 {
     run.beside.as_ref().map_or(0.0, |beside| beside.level)
 }
 
-/// What the highest level leaves of the goodput of the same message size and depth without any, at
-/// its best.
+/// The share of goodput that remains at the highest level of other traffic, of the best message
+/// size and depth.
 fn sweep(runs: &[Run], section: &str, what: &str) -> Vec<Finding> {
     let of_section = || runs.iter().filter(move |run| run.section == section);
     let found = |engine: Engine| {
@@ -449,7 +448,7 @@ fn sweep(runs: &[Run], section: &str, what: &str) -> Vec<Finding> {
         .collect()
 }
 
-/// What the connection manager changes: runs that differ in nothing else are compared.
+/// The effect of the connection manager: compares runs that differ in nothing else.
 fn connection_manager(runs: &[Run]) -> Option<Finding> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for run in runs.iter().filter(|run| run.plan.connect == Connect::Cm) {
@@ -551,7 +550,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn findings_say_what_the_figures_say() {
+    fn findings_agree_with_the_figures() {
         let document = document();
         let text = |about: &str| {
             let of = document
@@ -588,7 +587,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_limits_the_path_is_told_by_the_fewest_streams_that_fill_it() {
+    fn the_limit_of_the_path_is_that_of_the_fewest_streams_that_fill_it() {
         let of = |engine: Engine, streams: u16, bps: f64, stage: Stage| {
             let mut run = run(engine);
             (run.plan.streams, run.goodput_bps) = (streams, bps);
@@ -609,7 +608,7 @@ pub(crate) mod tests {
         let found = limit(&[one, many.clone(), other]).unwrap();
         assert!(found.text.ends_with("As much by udt."), "{}", found.text);
         assert!(found.advice.unwrap().contains("a faster path"));
-        // One that gets less says nothing about what the others run into.
+        // A slower one does not show the limit of the others.
         let less = of(Engine::Tcp, 1, 240e6, Stage::Window);
         let found = limit(&[less, many]).unwrap();
         assert!(found.text.contains("sender CPU"), "{}", found.text);

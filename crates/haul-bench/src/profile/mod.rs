@@ -1,13 +1,13 @@
-//! The whole picture of a path: throughput over streams and message sizes, its stability, what
-//! other traffic does to it, and which stage is its limit. What papers call distance, stability and
-//! cross-traffic profiles (docs/bench.md).
+//! Profiles of a path: throughput over streams and message sizes, its stability, the effect of
+//! other traffic, and the limiting stage: the papers' distance, stability and cross-traffic
+//! profiles (docs/bench.md).
 //!
-//! It is a list of steps that is made before the first one. A short run tells the round trip and
-//! what connecting takes, and so how many of them there is time for: those that tell the least are
-//! left out, and said to be.
+//! It is a list of steps that is made before the first one. A short run measures the RTT and the
+//! time to connect, and so determines how many steps there is time for: the least informative are
+//! left out, and listed as such.
 //!
-//! Map: [`Options`] what is asked for · [`mod@steps`] the list · [`schedule`] the time of each ·
-//! [`run`] the work · [`findings`] what a reader is to take home · [`page`] the pictures.
+//! Map: [`Options`] the extent · [`mod@steps`] the list · [`schedule`] the time of each · [`run`]
+//! the work · [`findings`] conclusions · [`page`] charts.
 
 pub mod findings;
 pub(crate) mod page;
@@ -27,14 +27,14 @@ pub use steps::{Cross, Section, Step, steps};
 
 /// Other traffic begins so much earlier, and ends so much later.
 const LEAD: Duration = Duration::from_millis(500);
-/// A first run, which tells the round trip and what connecting takes, and does not count.
+/// A first run, which measures the RTT and the time to connect, and does not count.
 const PROBE: Duration = Duration::from_millis(600);
 
 /// The least time in which a profile measures anything: a first run, and one that counts, on a path
 /// without delay.
 pub const LEAST: Duration = Duration::from_secs(3);
 
-/// What a profile is to have.
+/// The extent of a profile.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Its parts.
@@ -115,7 +115,7 @@ pub fn run(
     Ok(())
 }
 
-/// The round trip, as the engine of the first step that can tell sees it.
+/// The RTT, by the first step whose engine measures it.
 fn probe(config: &Config<'_>, steps: &[Step]) -> Result<Option<Duration>, Fault> {
     let engines = steps.iter().map(|step| step.plan.engine);
     let Some(engine) = { engines }.find(|engine| matches!(engine, Engine::Tcp | Engine::Udt))
@@ -169,7 +169,7 @@ fn take(
 
 /// The plan for so long, without its ramp.
 fn timed(plan: &Plan, time: Duration, rtt: Option<Duration>) -> Plan {
-    // What arrives is counted by tenths of a second.
+    // Arrivals are counted by tenths of a second.
     let tenths = |time: Duration| milliseconds(time) / 100 * 100;
     let omit = if plan.engine.verbs().is_some() {
         0
@@ -200,12 +200,14 @@ fn with_traffic(
         let (host, port) = (config.host.clone(), config.port);
         let (connect_timeout, dead_after) = (config.connect_timeout, config.dead_after);
         let devices = config.devices;
+        let control = config.control.clone();
         let traffic = move || {
             let config = Config {
                 host,
                 port,
                 files: crate::path::Files::default(),
                 devices,
+                control,
                 connect_timeout,
                 dead_after,
             };

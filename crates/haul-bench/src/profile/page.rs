@@ -167,7 +167,7 @@ fn reference(name: &str, points: Vec<Point>) -> Series {
     }
 }
 
-/// A line for each engine, over what one section varies.
+/// A line for each engine, over the parameter that a section varies.
 fn by_engine(
     page: &mut Page,
     document: &Document,
@@ -225,7 +225,7 @@ fn by_message(page: &mut Page, document: &Document) {
     }
 }
 
-/// Places on an axis of a heat map: where a run lies, and what a place is called.
+/// Places on an axis of a heat map: the place of a run, and its label.
 struct Places<P> {
     of: fn(&Run) -> P,
     name: fn(P) -> String,
@@ -329,7 +329,7 @@ fn over_distance(page: &mut Page, document: &Document) {
         let mut counts: Vec<u16> = of_engine.map(|run| run.plan.streams).collect();
         counts.sort_unstable();
         counts.dedup();
-        // The fewest and the most say what the others say.
+        // The fewest and the most streams suffice.
         for streams in [counts.first(), counts.last().filter(|_| counts.len() > 1)]
             .into_iter()
             .flatten()
@@ -548,7 +548,7 @@ fn stages(page: &mut Page, document: &Document) {
     page.picture(&chart.svg());
 }
 
-/// What each engine costs at its best.
+/// The cost of each engine at its best.
 fn processors(page: &mut Page, document: &Document) {
     let alone = || document.runs.iter().filter(|run| run.beside.is_none());
     let mut bars = Vec::new();

@@ -9,8 +9,7 @@ const OVERHEAD: Duration = Duration::from_millis(400);
 /// Round trips of a run, and the fewest.
 const ROUND_TRIPS: u32 = 60;
 const ROUND_TRIPS_MIN: u32 = 40;
-/// A flow has found its rate, and has repaired what it lost on the way there, after so many round
-/// trips.
+/// Round trips until a flow has found its rate and repaired its losses.
 const RAMP: u32 = 25;
 /// A run of fewer is a ramp, for the most part.
 pub(super) const ALL_RAMP: u32 = 20;
@@ -33,15 +32,15 @@ pub fn omitted(time: Duration, rtt: Option<Duration>) -> Duration {
 #[derive(Debug)]
 pub(super) struct Schedule {
     budget: Duration,
-    /// A shorter run says less.
+    /// A shorter run is less accurate.
     least: Duration,
-    /// A longer one says nothing more.
+    /// A longer one is no more accurate.
     most: Duration,
-    /// What making a run takes beyond what it sends, of late.
+    /// The recent overhead of a run beyond its sending time.
     overhead: Duration,
     /// The part of the next step that there is time for; it is taken once it is whole.
     credit: f64,
-    /// What the latest run was to send; none before the first, which is always taken.
+    /// The sending time of the latest run; `None` before the first, which is always taken.
     latest: Option<Duration>,
 }
 
@@ -61,8 +60,8 @@ impl Schedule {
         }
     }
 
-    /// The steps that there is time for, and in words which are not among them. What ranks behind
-    /// is left out first, but never what has the first rank.
+    /// The steps that there is time for, and in words which are not among them. Steps of the last
+    /// rank are left out first, those of the first rank never.
     pub(super) fn choose(&self, steps: Vec<Step>, spent: Duration) -> (Vec<Step>, Option<String>) {
         let left = self.budget.saturating_sub(spent);
         let cost = |step: &Step| self.least + self.beyond(step);
@@ -88,7 +87,7 @@ impl Schedule {
         (taken, why)
     }
 
-    /// What a step takes beyond what it sends.
+    /// The overhead of a step beyond its sending time.
     fn beyond(&self, step: &Step) -> Duration {
         let (count, more) = step.overheads();
         self.overhead * count + more
@@ -118,7 +117,7 @@ impl Schedule {
         self.latest
     }
 
-    /// What the rest takes, about.
+    /// The approximate time of the remaining steps.
     pub(super) fn left(&self, spent: Duration, steps: &[Step]) -> Duration {
         let sends = self.latest.unwrap_or(self.most);
         let all: Duration = steps.iter().map(|step| sends + self.beyond(step)).sum();
@@ -128,7 +127,7 @@ impl Schedule {
     /// A step that was to send for `time` took so long.
     pub(super) fn took(&mut self, step: &Step, time: Duration, all: Duration) {
         let (count, more) = step.overheads();
-        // One that is stuck says little of the others.
+        // A stuck step is no estimate for the others.
         let overhead = (all.saturating_sub(time + more) / count).min(self.overhead * 2);
         self.overhead = (self.overhead * 7 + overhead) / 8;
     }
@@ -139,8 +138,8 @@ mod tests {
     use super::super::steps::{steps, tests::options};
     use super::*;
 
-    /// What each step that was taken was to send, and the time that all took, where making a run
-    /// takes `slower` times what was thought.
+    /// Returns the sending time of each step taken, and the total time, if the overhead of a run is
+    /// `slower` times the estimate.
     fn profile(
         rtt_ms: u64,
         budget: Duration,

@@ -1,4 +1,4 @@
-//! The list of what is measured.
+//! The list of measurements.
 
 use std::time::Duration;
 
@@ -55,24 +55,24 @@ impl Section {
 pub struct Step {
     /// The part that it belongs to.
     pub section: Section,
-    /// What is measured; how long is decided later.
+    /// The measurement; its duration is decided later.
     pub plan: Plan,
-    /// What else goes on.
+    /// The other traffic.
     pub cross: Option<Cross>,
     /// Which repetition, from 0.
     pub repetition: u32,
-    /// Where not all of a profile fits its time, what has a higher rank is left out first.
+    /// If a profile does not fit its time, steps of higher rank are left out first.
     pub rank: u8,
 }
 
-/// What is left out last, in part, and then in this order, last first.
+/// The order of importance: the last are left out first.
 mod rank {
     pub(super) const FIRST: u8 = 0;
     pub(super) const SECOND: u8 = 1;
     pub(super) const THIRD: u8 = 2;
-    /// Both streams and message sizes: each by itself says most of it.
+    /// Streams combined with message sizes: each alone shows most of the effect.
     pub(super) const GRID: u8 = 3;
-    /// What only a full profile has.
+    /// Only in a full profile.
     pub(super) const FULL: u8 = 4;
 }
 
@@ -91,8 +91,8 @@ impl Step {
         Self { rank, ..self }
     }
 
-    /// How many times it takes what making a run takes, and how much longer: of queue pairs to
-    /// connect, to warm up and to flush, of other traffic to begin and to end.
+    /// The overhead in multiples of a run's, and an addition: for queue pairs to connect, warm up
+    /// and flush, and for other traffic to begin and end.
     pub(super) fn overheads(&self) -> (u32, Duration) {
         let verbs = self.plan.engine.verbs().is_some();
         let lead = if self.cross.is_some() {
@@ -133,7 +133,7 @@ impl Step {
 /// Other traffic.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Cross {
-    /// Datagrams at this share of what the path was seen to carry, and heedless of anybody.
+    /// Datagrams at this share of the measured capacity, without congestion control.
     Udp(f64),
     /// TCP flows.
     Tcp(u16),
@@ -142,7 +142,7 @@ pub enum Cross {
 }
 
 impl Cross {
-    /// Its plan; none where it is not known what the path carries, bits per second.
+    /// Returns its plan; `None` if the path's capacity, bits per second, is unknown.
     pub(super) fn plan(self, capacity: f64, time: Duration) -> Option<Plan> {
         let mut plan = match self {
             Self::Udp(_) => {
@@ -179,7 +179,7 @@ impl Cross {
         }
     }
 
-    /// In words, with what the path carries.
+    /// Describes it, with the path's capacity.
     pub(super) fn words(self, capacity: f64) -> String {
         match self {
             Self::Udp(_) => format!("UDP at {}", rate(self.level(capacity))),
@@ -212,7 +212,7 @@ pub fn steps(options: &Options) -> Vec<Step> {
         steps.extend(grid(options));
     }
     if wanted(Section::Stability) {
-        // In turns, so that what changes slowly changes all alike.
+        // In turns, so that slow changes affect all alike.
         for repetition in 0..options.repetitions {
             let rank = match repetition {
                 0..4 => rank::FIRST,
@@ -346,7 +346,7 @@ fn cross(options: &Options) -> Vec<Step> {
             _ => rank::FULL,
         })
     };
-    // What the path carries is known first.
+    // The path's capacity is measured first.
     let engines = || options.engines.iter();
     let beside = engines().flat_map(|engine| levels.iter().map(move |level| step(*engine, *level)));
     engines()
@@ -383,12 +383,12 @@ fn stages(options: &Options) -> Vec<Step> {
     steps
 }
 
-/// What the others get, where all are equal.
+/// The goodput of the others, if all are equal.
 pub(crate) fn equal_share(capacity: f64, flows: f64) -> f64 {
     capacity / (flows + 1.0)
 }
 
-/// What heedless datagrams leave.
+/// The goodput beside datagrams without congestion control.
 pub(crate) fn residual(capacity: f64, offered: f64) -> f64 {
     (capacity - offered).max(0.0)
 }
@@ -397,7 +397,7 @@ pub(crate) fn residual(capacity: f64, offered: f64) -> f64 {
 pub(super) mod tests {
     use super::*;
 
-    /// What a profile has that nobody asks more of.
+    /// The default extent of a profile.
     pub(in crate::profile) fn options() -> Options {
         Options {
             sections: Section::ALL.to_vec(),

@@ -5,8 +5,8 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use haul_verbs::{
-    DatagramInit, QpType, RateLimit, RecordMode, RecordStatus, Sources, WcOpcode, WcStatus,
-    WorkCompletion, WriteRecord,
+    DatagramInit, QpType, RateLimit, RecordMode, RecordStatus, SealKey, Sources, WcOpcode,
+    WcStatus, WorkCompletion, WriteRecord,
 };
 use libc::{sockaddr, socklen_t};
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -112,6 +112,7 @@ fn each_request_goes_to_its_peer() {
 #[test]
 fn a_datagram_service_is_made_as_the_program_says() {
     let world = World::new();
+    let key = [0x5a_u8; 32];
     let datagram = haul_datagram_init {
         size: size_of_u32::<haul_datagram_init>(),
         flags: HAUL_DATAGRAM_GROUP_WRITES
@@ -125,6 +126,7 @@ fn a_datagram_service_is_made_as_the_program_says() {
         read_timeout_ns: 5_000_000,
         retries: 3,
         reserved: [0; 7],
+        seal_key: key.as_ptr().cast(),
     };
     let create = |r#type, datagram: *const haul_datagram_init| {
         let init = haul_qp_init {
@@ -169,10 +171,8 @@ fn a_datagram_service_is_made_as_the_program_says() {
     wanted.peer_error_is_fatal = true;
     wanted.receives_in_order = true;
     wanted.window = 0;
-    let limit = RateLimit {
-        bits_per_second: 8_000_000,
-        max_burst_bytes: None,
-    };
+    wanted.seal_key = Some(SealKey::new(key));
+    let limit = RateLimit::new(8_000_000);
     assert_eq!(asked(), (QpType::Ud, wanted, Some(limit)));
     assert_eq!(create(HAUL_QPT_RD, std::ptr::null()), HAUL_OK);
     assert_eq!(asked(), (QpType::Rd, DatagramInit::default(), Some(limit)));
@@ -213,7 +213,7 @@ fn a_program_of_the_first_version_makes_queue_pairs_still() {
         send_cq: &raw const *world.cq,
         recv_cq: &raw const *world.cq,
         srq: std::ptr::null(),
-        // Behind what such a program has: must not be read.
+        // Behind what such an application has: must not be read.
         datagram: std::ptr::without_provenance(1),
         max_rate_bps: 1,
         max_burst: 1,
@@ -279,19 +279,16 @@ fn groups_are_joined_where_the_program_says() {
 }
 
 fn record(number: u32) -> WriteRecord {
-    WriteRecord {
-        status: RecordStatus::Partial,
-        source: Peer::new(v4("192.0.2.9:99"), 0x77),
-        message: number,
-        target: Remote {
-            addr: 4096,
-            rkey: 5,
-        },
-        len: 1000,
-        valid: 30,
-        valid_ranges: vec![0..10, 20..30, 900..910],
-        imm: Some(42),
-    }
+    let source = Peer::new(v4("192.0.2.9:99"), 0x77);
+    let target = Remote {
+        addr: 4096,
+        rkey: 5,
+    };
+    let mut record = WriteRecord::new(RecordStatus::Partial, source, number, target, 1000);
+    record.valid = 30;
+    record.valid_ranges = vec![0..10, 20..30, 900..910];
+    record.imm = Some(42);
+    record
 }
 
 fn empty(ranges: &mut [haul_range]) -> haul_record {
@@ -367,11 +364,10 @@ fn the_records_of_a_region_are_counted_and_filled_in_as_far_as_there_is_room() {
 #[test]
 fn completions_name_who_sent() {
     let world = World::new();
-    let completion = |src| WorkCompletion {
-        opcode: WcOpcode::RecvWriteRecord,
-        status: WcStatus::Success,
-        src,
-        ..WorkCompletion::default()
+    let completion = |src| {
+        let mut wc = WorkCompletion::new(0, WcStatus::Success, WcOpcode::RecvWriteRecord, 0);
+        wc.src = src;
+        wc
     };
     let who = Peer::new(v4("[2001:db8::5]:55"), 9);
     *world.script.completions.lock().unwrap() = vec![completion(Some(who)), completion(None)];
@@ -482,6 +478,9 @@ fn every_counter_has_its_place() {
         out.peer_bytes,
         out.kernel_drops,
         out.undelivered,
+        out.unsealed,
+        out.forged,
+        out.replayed,
     ];
-    assert!(counters.into_iter().eq(1..=17));
+    assert!(counters.into_iter().eq(1..=20));
 }

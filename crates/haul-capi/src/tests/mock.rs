@@ -63,10 +63,7 @@ impl Script {
     fn take_room(&self, posted: usize) -> Result<(), PostError> {
         let mut room = self.room.lock().unwrap();
         match &mut *room {
-            Some(0) => Err(PostError {
-                posted,
-                error: Error::Full("send queue"),
-            }),
+            Some(0) => Err(PostError::new(posted, Error::Full("send queue"))),
             Some(left) => {
                 *left -= 1;
                 Ok(())
@@ -339,6 +336,9 @@ impl QpOps for MockQp {
             &mut counted.peer_bytes,
             &mut counted.kernel_drops,
             &mut counted.undelivered,
+            &mut counted.unsealed,
+            &mut counted.forged,
+            &mut counted.replayed,
         ];
         for (counter, number) in counters.into_iter().zip(1..) {
             *counter = number;

@@ -38,7 +38,7 @@ fn make<T>(create: impl FnOnce(Option<&mut MaybeUninit<*mut T>>) -> c_int) -> Bo
 impl World {
     fn new() -> Self {
         let script = Arc::new(Script::default());
-        let context = Box::new(haul_context::open(&mock::device(&script), 0).unwrap());
+        let context = Box::new(haul_context::open(&mock::device(&script), 0, None).unwrap());
         let pd = make(|out| haul_pd_create(Some(&context), out));
         let cq = make(|out| haul_cq_create(Some(&context), 8, None, 0, out));
         let init = haul_qp_init {
@@ -210,15 +210,13 @@ fn every_failure_has_a_number_an_errno_and_advice() {
 #[test]
 fn completions_come_over_whole_however_many_there_are() {
     let world = World::new();
-    let completion = |number: u32| WorkCompletion {
-        wr_id: u64::from(number) << 40,
-        status: WcStatus::RespTimeoutErr,
-        opcode: WcOpcode::RecvRdmaWithImm,
-        byte_len: 2,
-        qp_num: 3,
-        data: WcData::InvalidatedRkey(4),
-        vendor_err: 5,
-        src: Some(Peer::new(([127, 0, 0, 1], 6).into(), number)),
+    let completion = |number: u32| {
+        let (status, opcode) = (WcStatus::RespTimeoutErr, WcOpcode::RecvRdmaWithImm);
+        let mut wc = WorkCompletion::new(u64::from(number) << 40, status, opcode, 3);
+        (wc.byte_len, wc.vendor_err) = (2, 5);
+        wc.data = WcData::InvalidatedRkey(4);
+        wc.src = Some(Peer::new(([127, 0, 0, 1], 6).into(), number));
+        wc
     };
     *world.script.completions.lock().unwrap() = (0..100).map(completion).collect();
     let (found, all) = world.poll(90);

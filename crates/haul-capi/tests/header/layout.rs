@@ -54,12 +54,13 @@ pub(crate) fn all() -> Vec<Layout> {
             max_message, max_rd_atomic, max_init_rd_atomic, max_private_data, reserved,
         }
         haul_provider_info { size, devices, name, reason }
-        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap, rate_bps, connect_timeout_ns, close_timeout_ns, peer_timeout_ns }
+        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap, rate_bps, connect_timeout_ns, close_timeout_ns, peer_timeout_ns, protect }
         haul_peer { addr, scope_id, qp_num, port, reserved }
         haul_mr_info { size, access, lkey, rkey, addr, len, ptr }
         haul_mr_init { size, access, start, len, iova, peers, peer_count, sources }
         haul_datagram_init {
             size, flags, records, path_mtu, multicast_ttl, tail_repeats, max_rate, read_timeout_ns, retries, reserved,
+            seal_key,
         }
         haul_range { start, end }
         haul_record {
@@ -68,7 +69,7 @@ pub(crate) fn all() -> Vec<Layout> {
         haul_datagram_statistics {
             size, reserved, sent, received, bad_checksum, malformed, unknown_qp, no_receive, too_long, duplicates, incomplete,
             refused, late, evicted, resent, peers, peer_bytes, kernel_drops,
-            undelivered,
+            undelivered, unsealed, forged, replayed,
         }
         haul_qp_init {
             size, r#type, flags, max_send_wr, max_recv_wr, max_send_sge, max_recv_sge, max_inline, send_cq, recv_cq, srq,

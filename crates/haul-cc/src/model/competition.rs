@@ -1,15 +1,15 @@
 //! Competing traffic on the path, inferred from what overflows.
 //!
-//! A flow that holds its rate does not overflow a queue by itself. When packets are lost from a
-//! queue that stands, and more than chance takes, somebody's window has outgrown the path: a
-//! neighbour's, unless this flow's was growing too and it carries all that the path has shown
-//! lately. A newcomer's window does so once; a neighbour that lives by loss, again and again.
+//! A flow that holds its rate does not overflow a queue by itself. If a standing queue loses more
+//! packets than random loss explains, some flow's window has outgrown the path: a neighbour's,
+//! unless this flow's was growing too and it carries the path's whole recent capacity. The window
+//! of a new flow does so once; that of a loss-based neighbour, repeatedly.
 
 use crate::controller::Rate;
 use crate::filter::WindowedMax;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 
-/// What the path has carried, what chance takes from it, and what is known of neighbours.
+/// The rate that the path has carried, its random loss, and evidence of competing flows.
 #[derive(Debug)]
 pub(super) struct Competition {
     /// When the stretch began, and the bytes acknowledged since.
@@ -52,7 +52,7 @@ const ALONE_PERCENT: u64 = 92;
 const LOST_PACKETS: u64 = 3;
 const CHANCE_FACTOR: u64 = 3;
 const PPM: u64 = 1_000_000;
-/// Rounds over which chance is learnt.
+/// Rounds over which random loss is estimated.
 const ROUNDS: u32 = 32;
 /// Overflows closer together than this are one.
 const APART_RTTS: u64 = 8;
@@ -83,7 +83,7 @@ impl Competition {
         self.stretch = (now, 0);
     }
 
-    /// Learns from a round what chance takes.
+    /// Updates the estimate of random loss from a round.
     pub(super) fn handle_round(&mut self, lost_packets: u64, sent_packets: u64) {
         if let Some(ppm) = (lost_packets * PPM).checked_div(sent_packets) {
             self.rounds = self.rounds.saturating_add(1);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_takes_is_nobodys_overflow() {
+    fn random_loss_is_no_overflow_of_a_queue() {
         let mut competition = experienced(10);
         competition.handle_overflow(at(1), &HELD);
         competition.handle_overflow(at(5), &HELD);

@@ -2,10 +2,10 @@
 //! Long-Distance Networks", INFOCOM 2004): a search for the window between what is left after a
 //! loss and where the loss was.
 //!
-//! The window goes half of the distance to the old one per round trip, no more than
-//! [`INCREMENT_MAX`] packets, crawls while it is near, and beyond it leaves as it came. What a loss
-//! takes off, and where near begins, is as in Linux, which takes off a fifth and not the paper's
-//! eighth. (Linux' module says 16 packets and a fourth of the distance, and then does both twice
+//! The window grows by half of the distance to its value before the loss per round trip, by
+//! [`INCREMENT_MAX`] packets at most, slowly near that value, and mirror-symmetrically beyond it.
+//! The reduction and the threshold of "near" follow Linux, which reduces by a fifth, not the
+//! paper's eighth. (Linux's constants are 16 packets and a quarter of the distance, applied twice
 //! per round trip.)
 
 use super::{Law, Progress};
@@ -17,7 +17,7 @@ pub struct Bic {
     window_max: f64,
 }
 
-/// What a loss leaves.
+/// The factor of a reduction.
 const BETA: f64 = 0.8;
 /// Reno's rule up to this window, packets.
 const LOW_WINDOW: f64 = 14.0;
@@ -58,7 +58,7 @@ impl Law for Bic {
 
     fn reduce(&mut self, window: f64) -> f64 {
         self.window_max = if window < self.window_max {
-            // Fast convergence: a loss below the old window means that somebody else has come.
+            // Fast convergence: a loss below the old window means that another flow has joined.
             window * (1.0 + BETA) / 2.0
         } else {
             window

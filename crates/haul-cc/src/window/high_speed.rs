@@ -8,8 +8,8 @@ use super::{Law, Progress};
 /// Reno up to [`LOW_WINDOW`], beyond it the functions of RFC 3649 §5.
 #[derive(Debug, Default)]
 pub struct HighSpeed {
-    /// Slow start is over. The loss that ends it takes half: in the round trip before it the window
-    /// has doubled.
+    /// Slow start is over. The loss that ends it halves the window: in the round trip before it the
+    /// window has doubled.
     settled: bool,
 }
 
@@ -19,7 +19,7 @@ const LOW_WINDOW: f64 = 38.0;
 const HIGH_WINDOW: f64 = 83_000.0;
 /// `High_Decrease`.
 const HIGH_DECREASE: f64 = 0.1;
-/// What Reno takes off.
+/// Reno's reduction.
 const LOW_DECREASE: f64 = 0.5;
 
 /// The share that a loss takes off: b(w).

@@ -10,7 +10,7 @@ use crate::time::{MILLISECOND_NS, Time};
 pub struct Htcp {
     /// Since when the window has been growing again.
     epoch: Option<Time>,
-    /// What the last loss left.
+    /// The factor of the last reduction.
     beta: f64,
     rtt_ns_min: Option<u64>,
     /// The longest round-trip time lately, ns.
@@ -34,9 +34,9 @@ struct Throughput {
 
 /// As Reno for so long after a loss, seconds (Δ_L of the draft).
 const LOW_SPEED_S: f64 = 1.0;
-/// What a loss leaves at least.
+/// The least factor of a reduction.
 const BETA_MIN: f64 = 0.5;
-/// What it leaves at most.
+/// The greatest factor of a reduction.
 const BETA_MAX: f64 = 0.8;
 /// A throughput that has changed by more than this since the last loss belongs to a path that has
 /// changed.
@@ -79,8 +79,8 @@ impl Htcp {
         2.0 * (1.0 - self.beta) * growth.floor().max(1.0)
     }
 
-    /// What leaves the queue empty, where the path has been the same for the last two losses; else
-    /// half.
+    /// The factor that just empties the queue, if the path was the same at the last two losses;
+    /// otherwise one half.
     fn next_beta(&self, same: bool) -> f64 {
         match self.rtt_ns_min {
             Some(min_ns) if same && self.same => {

@@ -10,7 +10,7 @@ pub struct Scalable;
 
 /// Growth by each packet acknowledged (§3 of the paper).
 const INCREASE: f64 = 0.01;
-/// What a loss leaves (§3 of the paper: an eighth is taken off).
+/// The factor of a reduction (§3 of the paper: by an eighth).
 const BETA: f64 = 0.875;
 
 impl Law for Scalable {

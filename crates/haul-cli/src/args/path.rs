@@ -8,6 +8,7 @@ use haul_bench::path::plan::{self, MESSAGE_MAX, PathLimit, Plan, STREAMS_MAX};
 
 use super::Output;
 use super::rdma::{Device, Op};
+use super::trust::ClientTrust;
 use crate::quantity::{bytes, duration, rate};
 
 #[derive(Debug, ClapArgs)]
@@ -54,6 +55,8 @@ pub(crate) struct ServerArgs {
     pub(crate) sink_file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) device: Device,
+    #[command(flatten)]
+    pub(crate) trust: ClientTrust,
     /// Connection timeout
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
     pub(crate) connect_timeout: Duration,

@@ -239,6 +239,12 @@ impl From<Part> for haul_bench::profile::Section {
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
+    /// Also check which ports of HAUL_PORT_RANGE the path to this host lets through, by ssh:
+    /// [USER@]HOST:
+    #[arg(value_name = "[USER@]HOST:")]
+    pub(crate) host: Option<std::ffi::OsString>,
+    #[command(flatten)]
+    pub(crate) ssh: super::trust::Ssh,
     /// Rate of the path to tune for
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "1Gbit")]
     pub(crate) rate: u64,

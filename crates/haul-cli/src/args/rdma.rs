@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use haul_bench::plan::{DEPTH_MAX, POST_LIST_MAX, QPS_MAX, SIZE_MAX};
 
+use super::trust::ServerTrust;
 use super::{Channel, Output};
 use crate::quantity::{bytes, duration, rate};
 
@@ -27,6 +28,8 @@ pub(crate) struct Rdma {
     /// TCP port of the server
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
     pub(crate) port: u16,
+    #[command(flatten)]
+    pub(crate) trust: super::trust::ClientTrust,
     #[command(flatten)]
     pub(crate) device: Device,
     #[command(flatten)]
@@ -164,9 +167,8 @@ pub(crate) struct Serve {
         hide_default_value = true
     )]
     pub(crate) data_port: u16,
-    /// Listen on non-loopback addresses without authentication and encryption
-    #[arg(long)]
-    pub(crate) allow_insecure: bool,
+    #[command(flatten)]
+    pub(crate) trust: ServerTrust,
     #[command(flatten)]
     pub(crate) device: Device,
     /// Write the file of a client to PATH; without it the server drops the bytes
@@ -204,6 +206,17 @@ pub(crate) struct Device {
     /// Write the packets of the software provider to a capture file
     #[arg(long, value_name = "PATH")]
     pub(crate) pcap: Option<PathBuf>,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self {
+            provider: Provider::Soft,
+            channel: Channel::Tcp,
+            shards: 1,
+            pcap: None,
+        }
+    }
 }
 
 /// Options of the software provider that both ends need alike.

@@ -3,18 +3,18 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use haul::client::{self, BenchLimit};
+use haul::client::{self, BenchLimit, Config};
 
 use crate::args::{Bench, BenchKind};
-use crate::interrupt;
 use crate::operand::host_and_port;
 use crate::output::Output;
+use crate::{interrupt, trust};
 
 /// Measures.
 pub(crate) fn run(args: Bench) -> ExitCode {
     match args.kind {
         Some(BenchKind::Rdma(rdma)) => return super::rdma::run(*rdma),
-        Some(BenchKind::Serve(serve)) => return super::rdma::serve(serve),
+        Some(BenchKind::Serve(serve)) => return super::rdma::serve(*serve),
         Some(BenchKind::Run(run)) => return super::path::run(&run),
         None => {}
     }
@@ -27,8 +27,16 @@ pub(crate) fn run(args: Bench) -> ExitCode {
         .bytes
         .map_or(BenchLimit::Time(args.time), BenchLimit::Bytes);
     let (host, port) = host_and_port(&args.host.unwrap_or_default());
-    let config = args.path.client_config(host, port);
-    match client::bench(&config, limit, args.reverse, &*output) {
+    let config = args.path.client_config(host, port).and_then(|config| {
+        let control = trust::of_bench(&args.trust, &config.host, config.port)?;
+        Ok(Config {
+            sealed: control.verifies_server(),
+            control,
+            ..config
+        })
+    });
+    let measured = config.and_then(|config| client::bench(&config, limit, args.reverse, &*output));
+    match measured {
         Ok(summary) => {
             output.bench_summary(&summary);
             ExitCode::SUCCESS

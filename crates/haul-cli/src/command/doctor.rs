@@ -1,13 +1,24 @@
 //! `haul doctor`.
 
+use std::ffi::OsStr;
 use std::io::Write;
+use std::net::IpAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use haul::fault::{Code, Fault};
+use haul::ports::Ports;
+use haul::printable;
+use haul::ssh::{Reach, Ssh};
 use haul_bench::doctor::{Finding, Host, Level, Target, examine};
-use serde_json::json;
+use serde_json::{Value, json};
 
+use super::fail;
+use super::transfer::ssh_settings;
 use crate::args::profile::Doctor;
-use crate::output::print_line;
+use crate::operand::{Remote, Way};
+use crate::output::{print_line, tell};
+use crate::place;
 
 /// Schema of the object.
 const SCHEMA: &str = "haul.doctor/1";
@@ -22,25 +33,131 @@ pub(crate) fn run(args: &Doctor) -> ExitCode {
             .unwrap_or(u64::MAX)
             .max(1),
     };
-    let findings = examine(&Host::read(), &target);
+    let path = match args.host.as_ref().map(|host| Path::check(args, host)) {
+        None => None,
+        Some(Ok(path)) => Some(path),
+        Some(Err(fault)) => return fail(&fault),
+    };
+    let mut findings = examine(&Host::read(), &target);
+    findings.extend(remembered());
     let warned = findings
         .iter()
-        .any(|finding| finding.level == Level::Warning);
+        .any(|finding| finding.level == Level::Warning)
+        || path.as_ref().is_some_and(|path| !path.is_open());
     if args.json {
         print_line(&json!({
             "schema": SCHEMA, "ok": !warned, "rate_bps": target.rate_bps, "rtt_ms": target.rtt_ms,
-            "findings": findings,
+            "findings": findings, "path": path.as_ref().map(Path::json),
         }));
     } else {
         // Whoever reads stdout may have gone.
-        let _ = std::io::stdout()
-            .lock()
-            .write_all(text(&findings, args.all).as_bytes());
+        let _ = std::io::stdout().lock().write_all(
+            (path.map_or(String::new(), |path| path.text()) + &text(&findings, args.all))
+                .as_bytes(),
+        );
     }
     if warned {
         ExitCode::from(FOUND)
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Where transfers keep the rates of their paths.
+fn remembered() -> Option<Finding> {
+    let file = place::paths()?;
+    let file = printable(file.as_os_str().as_encoded_bytes());
+    Some(Finding {
+        check: "path memory".into(),
+        level: Level::Ok,
+        found: format!("transfers keep the rates of their paths in '{file}'"),
+        why: "the next transfer to the same host starts faster; the file may be deleted".into(),
+        fix: None,
+    })
+}
+
+/// Which ports of the range pass between this host and one that is reached by ssh.
+struct Path {
+    host: String,
+    ip: IpAddr,
+    range: Ports,
+    ports: Vec<Reach>,
+}
+
+impl Path {
+    fn check(args: &Doctor, operand: &OsStr) -> Result<Self, Fault> {
+        let remote = Remote::parse(operand)?;
+        let Way::Ssh(host) = &remote.way else {
+            return Err(Fault::new(
+                Code::Usage,
+                format!("'{}' is not reached by ssh", remote.host()),
+            )
+            .hint("write [USER@]HOST:"));
+        };
+        let ssh = Ssh::new(ssh_settings(&args.ssh, host), Arc::new(tell));
+        let (ip, range, ports) = ssh.check()?;
+        Ok(Self {
+            host: host.clone(),
+            ip,
+            range,
+            ports,
+        })
+    }
+
+    fn is_open(&self) -> bool {
+        !self.ports.is_empty() && self.ports.iter().all(|port| port.tcp && port.udp)
+    }
+
+    fn json(&self) -> Value {
+        let ports = self
+            .ports
+            .iter()
+            .map(|port| json!({ "port": port.port, "tcp": port.tcp, "udp": port.udp }));
+        json!({
+            "host": self.host, "address": self.ip, "range": self.range.to_string(),
+            "ports": ports.collect::<Vec<_>>(),
+        })
+    }
+
+    fn text(&self) -> String {
+        let Self {
+            host, ip, range, ..
+        } = self;
+        let count =
+            |passes: fn(&Reach) -> bool| self.ports.iter().filter(|port| passes(port)).count();
+        let (all, tcp, udp) = (
+            self.ports.len(),
+            count(|port| port.tcp),
+            count(|port| port.udp),
+        );
+        if all == 0 {
+            return format!(
+                "warning path: no port of {range} is free at {host}\n        # set HAUL_PORT_RANGE there\n"
+            );
+        }
+        let amount = |protocol: &str, some: usize| match some {
+            0 => format!("no {protocol}"),
+            some if some == all => protocol.to_owned(),
+            some => format!("{protocol} to {some} of {all} ports"),
+        };
+        let level = if self.is_open() {
+            "ok      "
+        } else {
+            "warning "
+        };
+        let mut text = format!(
+            "{level}path: {} and {} reach {host} at {ip}, ports {range}\n",
+            amount("TCP", tcp),
+            amount("UDP", udp)
+        );
+        if !self.is_open() {
+            text += &format!(
+                "        without UDP the data goes by TCP, without both through ssh itself, which is \
+                 slower\n        # open TCP and UDP {range} of {ip} in every firewall on the way, or name \
+                 other ports by HAUL_PORT_RANGE at {host}\n"
+            );
+        }
+        text
     }
 }
 

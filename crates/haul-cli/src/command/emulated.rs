@@ -195,10 +195,10 @@ pub(super) fn sweep(
         }
     }
     if skipped > 0 {
-        document.left_out.push(format!(
-            "the time was up before {skipped} of {} runs",
-            cells.len()
-        ));
+        let text = format!("the time was up before {skipped} of {} runs", cells.len());
+        output.status_over();
+        output.note(&format!("left out: {text}; add time with --max-time"));
+        document.left_out.push(text);
     }
     document.findings = findings::of(document);
     Ok(())

@@ -1,4 +1,4 @@
-//! `haul gateway`: runs one, in the foreground or as a service; checks what it is to be.
+//! `haul gateway`: runs a gateway in the foreground or as a service, and checks configurations.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -8,6 +8,7 @@ use std::time::Duration;
 use haul::fault::{Code, Fault};
 use haul_gateway::config::{ChannelKind, Problem};
 use haul_gateway::{Cause, Config, Gateway, Level, Log};
+use haul_report::date;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -17,11 +18,11 @@ use crate::interrupt::not_ignored;
 use crate::output;
 use crate::provider;
 
-/// Time between two looks at a gateway that no watchdog asks for.
-const LOOK: Duration = Duration::from_secs(60);
-/// How long gateways may take to say whether a session could be had.
+/// Time between two looks at a gateway: its log then states how often lines have been repeated.
+const LOOK: Duration = Duration::from_secs(10);
+/// Timeout of each question to gateways of `check --reach`.
 const REACH: Duration = Duration::from_secs(60);
-/// Exit code of who was told to end at once, as shells have it for Ctrl-C.
+/// Exit code after a second signal, as shells have it for Ctrl-C.
 const INTERRUPTED: i32 = 130;
 
 pub(crate) fn run(gateway: args::Gateway) -> ExitCode {
@@ -61,8 +62,8 @@ fn check(args: &args::GatewayCheck) -> ExitCode {
     }
 }
 
-/// Asks for the session of each route, and says what was answered; what is told about the first
-/// that cannot be had.
+/// Asks for the session and the data channels of each route, and prints the answers. Returns the
+/// exit code of the first failure.
 fn reach(file: &Path) -> Result<Option<Code>, Fault> {
     let log = Log::new(|_, _| {});
     let gateway = Gateway::start(load(file)?.outwards(), provider::of_channel, log)
@@ -70,7 +71,11 @@ fn reach(file: &Path) -> Result<Option<Code>, Fault> {
     let mut worst = None;
     for route in gateway.reach(REACH) {
         output::gateway_reach(file, &route);
-        let code = route.hops.err().map(|why| match why.cause {
+        let failed = route
+            .channels
+            .into_iter()
+            .find_map(|(_, opened)| opened.err());
+        let code = route.hops.err().or(failed).map(|why| match why.cause {
             Cause::Trust => Code::NotAuthenticated,
             _ => Code::Unreachable,
         });
@@ -79,7 +84,7 @@ fn reach(file: &Path) -> Result<Option<Code>, Fault> {
     Ok(worst)
 }
 
-/// The configuration, if it can be used.
+/// Reads a configuration that a gateway can be started with.
 fn load(path: &Path) -> Result<Config, Fault> {
     Config::load_usable(path).map_err(|problems| {
         let lines: Vec<String> = problems.iter().map(Problem::to_string).collect();
@@ -98,7 +103,7 @@ enum Wish {
 fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     let config = load(&args.config)?;
     let name = config.name.clone();
-    // A sandbox may forbid it; then there are as many as it has given.
+    // A sandbox may forbid it: the limit is then unchanged.
     let sockets = haul_gateway::raise_open_files();
     // Before any other thread, so that no signal is lost.
     let wishes = wishes()
@@ -110,7 +115,7 @@ fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     };
     let log = Log::new(move |level, line| {
         if level <= least {
-            eprintln!("{}{line}", prefix(level));
+            print(&format!("{}{line}", prefix(level)));
         }
     });
     let mut gateway = Gateway::start(config, provider::of_channel, log)
@@ -124,9 +129,9 @@ fn try_run(args: &args::GatewayRun) -> Result<(), Fault> {
     Ok(())
 }
 
-/// What signals ask for, in order. Whoever asks twice to stop does not want to wait.
+/// Returns what signals ask for, in order. A second request to stop ends the process at once.
 fn wishes() -> std::io::Result<Receiver<Wish>> {
-    // SIGHUP asks for the configuration, also where a terminal that hangs up is ignored.
+    // SIGHUP asks for a reload, also where it was ignored at the start.
     let mut signals = Signals::new([vec![SIGHUP], not_ignored(&[SIGINT, SIGTERM])].concat())?;
     let (sender, wishes) = channel();
     std::thread::spawn(move || {
@@ -138,14 +143,14 @@ fn wishes() -> std::io::Result<Receiver<Wish>> {
                 _ => Wish::Stop,
             };
             is_stopping |= matches!(wish, Wish::Stop);
-            // Nobody listens any more once it ends.
+            // The receiver is gone once the gateway ends.
             let _ = sender.send(wish);
         }
     });
     Ok(wishes)
 }
 
-/// Until it is to stop.
+/// Serves until a signal asks to stop.
 fn serve(gateway: &mut Gateway, config: &Path, wishes: &Receiver<Wish>) {
     loop {
         match wishes.recv_timeout(look_after()) {
@@ -164,7 +169,7 @@ fn reload(gateway: &mut Gateway, config: &Path) {
             .chain(since)
             .collect::<Vec<_>>(),
     );
-    // What is wrong with it is in the log, and the gateway goes on as it was.
+    // The log states what is wrong, and the gateway continues unchanged.
     let _ = gateway.reload(config);
     tell_manager(&[NotifyState::Ready]);
 }
@@ -172,7 +177,9 @@ fn reload(gateway: &mut Gateway, config: &Path) {
 fn finish(mut gateway: Gateway, patience: Duration) {
     tell_manager(&[NotifyState::Stopping]);
     let seconds = patience.as_secs();
-    eprintln!("haul gateway: finishing what there is, for {seconds} s at most");
+    print(&format!(
+        "haul gateway: draining connections, for {seconds} s at most"
+    ));
     gateway.begin_drain();
     let mut left = patience;
     loop {
@@ -186,49 +193,59 @@ fn finish(mut gateway: Gateway, patience: Duration) {
         }
         look(&gateway);
     }
-    eprintln!("haul gateway: some connections did not finish and are reset");
+    print("haul gateway: some connections did not finish and are reset");
 }
 
-/// Twice as often as the manager of services wants a sign of life.
+/// Returns the time until the next look: half of the watchdog's interval at most.
 fn look_after() -> Duration {
-    sd_notify::watchdog_enabled().map_or(LOOK, |interval| interval / 2)
+    sd_notify::watchdog_enabled().map_or(LOOK, |interval| LOOK.min(interval / 2))
 }
 
-/// Says that it is alive, if it is.
+/// Logs repetitions, and tells the watchdog that the gateway is alive, if it is.
 fn look(gateway: &Gateway) {
+    gateway.flush_log();
     if gateway.is_alive() {
         tell_manager(&[NotifyState::Watchdog]);
     }
 }
 
-/// Where no manager of services listens, nobody is told.
+/// Notifies the service manager, if there is one.
 fn tell_manager(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
-        eprintln!("haul gateway: warning: the manager of services cannot be told: {error}");
+        print(&format!(
+            "haul gateway: warning: cannot notify the service manager: {error}"
+        ));
     }
 }
 
 fn introduce(name: &str, gateway: &Gateway, sockets: Option<u64>) {
     let mib = gateway.memory_left() >> 20;
-    eprintln!("haul gateway: {name}, {mib} MiB for slabs");
+    print(&format!("haul gateway: {name}, {mib} MiB for slabs"));
     for line in gateway.memory_plan().lines() {
-        eprintln!("haul gateway: {line}");
+        print(&format!("haul gateway: {line}"));
     }
     if let Some(sockets) = sockets {
-        eprintln!("haul gateway: at most {sockets} sockets and files, one for each connection");
+        print(&format!(
+            "haul gateway: at most {sockets} sockets and files, one for each connection"
+        ));
     }
     if let Some(listen) = gateway.listen_addr() {
-        eprintln!("haul gateway: sessions at {listen}");
+        print(&format!("haul gateway: sessions at {listen}"));
     }
     for listener in gateway.listener_addrs() {
-        eprintln!("haul gateway: listener at {listener}");
+        print(&format!("haul gateway: listener at {listener}"));
     }
     if let Some(admin) = gateway.admin_addr() {
-        eprintln!("haul gateway: page at http://{admin}/");
+        print(&format!("haul gateway: page at http://{admin}/"));
     }
 }
 
-/// How much a line matters stands first.
+/// Prints a line of the log, with the date.
+fn print(line: &str) {
+    eprintln!("{} {line}", date::now());
+}
+
+/// Returns the prefix of a line: the program, and its level if it is above normal.
 const fn prefix(level: Level) -> &'static str {
     match level {
         Level::Error => "haul gateway: error: ",

@@ -1,4 +1,4 @@
-//! Where servers without authentication listen.
+//! Where servers listen.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,19 +16,19 @@ pub(crate) struct Listen {
 
 impl Listen {
     /// Parses what `--listen` gives, loopback where it is missing. Addresses that other hosts reach
-    /// need `--allow-insecure`; `exposure` says what that gives them.
+    /// need `--allow-insecure` where there is an `exposure`, which says what that gives them.
     pub(crate) fn parse(
         texts: &[String],
         port: u16,
         allow_insecure: bool,
-        exposure: &str,
+        exposure: Option<&str>,
     ) -> Result<Self, Fault> {
         let addresses = texts.iter().map(|text| listen_address(text, port));
         let mut addresses = addresses.collect::<Result<Vec<_>, _>>()?;
         for address in &addresses {
-            if address.ip().is_loopback() {
+            let Some(exposure) = exposure.filter(|_| !address.ip().is_loopback()) else {
                 continue;
-            }
+            };
             if !allow_insecure {
                 return Err(Fault::new(
                     Code::Usage,
@@ -66,11 +66,25 @@ impl Listen {
         let shown: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         let shown = shown.join(" and ");
         if self.by_default {
-            format!(
-                "{shown}, for this host only; for others add --listen ADDR and --allow-insecure"
-            )
+            format!("{shown}, for this host only; for others add --listen ADDR")
         } else {
             shown
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_an_address_the_start_line_says_that_other_hosts_are_left_out() {
+        for allow_insecure in [false, true] {
+            let listen = Listen::parse(&[], 7, allow_insecure, Some("everybody")).unwrap();
+            let shown = listen.shown(&listen.addresses);
+            assert!(shown.contains("this host only; for others add --listen"));
+        }
+        let listen = Listen::parse(&["192.0.2.1:7".to_owned()], 7, true, None).unwrap();
+        assert_eq!(listen.shown(&listen.addresses), "192.0.2.1:7");
     }
 }

@@ -12,7 +12,7 @@ use haul_bench::path::{Config, measure, show};
 use crate::args::path::{Options, Run, ServerArgs};
 use crate::operand::host_and_port;
 use crate::output::path::PathOutput;
-use crate::provider;
+use crate::{provider, trust};
 
 /// With `--vs` each setting is measured so often, unless the user says how often.
 const REPEAT_VS: u32 = 3;
@@ -93,9 +93,11 @@ pub(crate) fn with_server<T>(
 ) -> Result<T, Fault> {
     let (host, port) = host_and_port(host);
     let device = args.device.clone();
+    let port = port.unwrap_or(args.port);
     let config = Config {
+        control: trust::of_bench(&args.trust, &host, port)?,
         host,
-        port: port.unwrap_or(args.port),
+        port,
         files: haul_bench::path::Files {
             source: args.source_file.clone(),
             sink: args.sink_file.clone(),

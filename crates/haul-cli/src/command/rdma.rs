@@ -1,6 +1,5 @@
 //! `haul bench rdma`.
 
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +11,20 @@ use haul_bench::plan::{
     Connect, DEPTH_MAX, Limit, Plan, SIZE_MAX, Service, Test, UD_SEND_MAX, Waiting, Wire,
 };
 use haul_bench::report::Summary;
-use haul_bench::server::{Config, Log, Server};
+use haul_bench::server::{Bench, Config, Log, Server};
+use haul_control::audit::Audit;
+use haul_control::trust::ServerConfig;
 
 use super::fail;
 use super::listen::Listen;
 use crate::args::Channel;
 use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
 use crate::interrupt;
-use crate::operand::host_and_port;
+use crate::operand::{host_and_port, listen_address};
 use crate::output::rdma::RdmaOutput;
 use crate::output::tell;
-use crate::provider;
+use crate::trust::ServerFiles;
+use crate::{provider, trust};
 
 /// Receives take so much memory, bytes, unless the user asks for more.
 const RECEIVES: u32 = 256 << 20;
@@ -62,9 +64,11 @@ pub(crate) fn serve(args: Serve) -> ExitCode {
 fn measure(args: &Rdma, output: &RdmaOutput) -> Result<Summary, Fault> {
     let plan = plan(args)?;
     let (host, port) = host_and_port(args.host.as_deref().unwrap_or_default());
+    let port = port.unwrap_or(args.port);
     let config = client::Config {
+        control: trust::of_bench(&args.trust, &host, port)?,
         host,
-        port: port.unwrap_or(args.port),
+        port,
         device: provider::device(&args.device, plan.service, &plan.wire)?,
         plan,
         file: args.file.clone(),
@@ -174,26 +178,69 @@ fn powers_of_two(range: &std::ops::RangeInclusive<u32>) -> Vec<u32> {
 }
 
 fn bind(args: &Serve) -> Result<Server, Fault> {
-    let exposure = "there is no authentication and no encryption: whoever reaches this port can use \
-                    this machine's processor and memory";
-    let listen = Listen::parse(&args.listen, args.port, args.allow_insecure, exposure)?;
-    let server = listen.bind(|addresses| Server::bind(config(args, addresses.to_vec())))?;
+    const EXPOSURE: &str = "everybody is admitted: whoever reaches this port can use this machine's \
+                            processor and memory";
+    let files = match args.trust.names_clients() || needs_clients(args)? {
+        true => Some(ServerFiles::open(&args.trust)?),
+        false => None,
+    };
+    let exposure = files.is_none().then_some(EXPOSURE);
+    let listen = Listen::parse(&args.listen, args.port, true, exposure)?;
+    let control = || match &files {
+        Some(files) => files.config(),
+        None => ServerConfig::insecure(),
+    };
+    let server = listen.bind(|addresses| Server::bind(addresses, control()?, config(args)))?;
     let addresses = server
         .addresses()
         .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
     tell(&format!("ready to measure on {}", listen.shown(&addresses)));
+    if let Some(key) = files.as_ref().and_then(ServerFiles::public) {
+        let fingerprint = key.fingerprint();
+        tell(&format!("the server's key is {key} ({fingerprint})"));
+    }
     Ok(server)
 }
 
-fn config(args: &Serve, listen: Vec<SocketAddr>) -> Config {
+/// Returns whether other hosts reach the server, and not everybody is to be admitted.
+fn needs_clients(args: &Serve) -> Result<bool, Fault> {
+    if args.trust.allow_insecure {
+        return Ok(false);
+    }
+    for text in &args.listen {
+        if !listen_address(text, args.port)?.ip().is_loopback() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Returns the benches of a server that moves files as well.
+pub(crate) fn service(log: Log, audit: Option<Audit>) -> Arc<Bench> {
+    /// After this long without a message the client is lost.
+    const DEAD_AFTER: Duration = Duration::from_secs(20);
+    Bench::new(Config {
+        data_port: 0,
+        devices: Box::new(|service, wire| {
+            provider::device(&rdma::Device::default(), service, wire)
+        }),
+        file: None,
+        files: Files::default(),
+        one_off: false,
+        dead_after: DEAD_AFTER,
+        log,
+        audit,
+    })
+}
+
+fn config(args: &Serve) -> Config {
     let device = args.device.clone();
     let log: Log = if args.quiet {
-        Box::new(|_| {})
+        Arc::new(|_| {})
     } else {
-        Box::new(tell)
+        Arc::new(tell)
     };
     Config {
-        listen,
         data_port: args.data_port,
         devices: Box::new(move |service, wire| provider::device(&device, service, wire)),
         file: args.file.clone(),
@@ -204,6 +251,7 @@ fn config(args: &Serve, listen: Vec<SocketAddr>) -> Config {
         one_off: args.one_off,
         dead_after: args.peer_timeout.max(Duration::from_secs(1)),
         log,
+        audit: None,
     }
 }
 

@@ -3,7 +3,7 @@
 #![expect(clippy::disallowed_types, reason = "haul-io has made the stream")]
 
 use std::ffi::OsString;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
+use haul::fault::plain;
 use haul_gateway::{Caller, Cause, Refusal};
 use haul_socket::agent::Standing;
-use haul_socket::run::{Call, Calls, Config, Failure, Run, Signals};
+use haul_socket::run::{Call, Calls, Config, Failure, NotRun, Run, Signals, Supervision};
 use haul_socket::table::Options;
 
 use super::through::Through;
@@ -59,6 +60,7 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
         options,
         table: None,
     };
+    let report_file = open_report(args)?;
     // Before any thread: all of them leave signals to this one.
     let signals = Signals::block().context("cannot take signals")?;
     let run = Run::start(&config).context("cannot join the table of this user's haul runs")?;
@@ -74,10 +76,17 @@ fn try_run(args: &args::Run) -> Result<ExitCode> {
             args.port
         );
     }
-    let status = start(args, &run, &library, &signals);
+    let calls = way.as_ref().map(|way| &way.calls);
+    let status = start(
+        args,
+        &run,
+        &library,
+        &signals,
+        calls.filter(|_| !args.allow_direct),
+    );
     let interrupted = way.and_then(|way| way.finish(&signals));
     if args.report.is_some() || args.json {
-        report(args, &run).context("cannot write the report")?;
+        report(args.json, report_file, &run).context("cannot write the report")?;
     }
     run.end().context("the agent failed")?;
     match interrupted {
@@ -176,22 +185,38 @@ impl Caller for Program {
             Cause::Gateway | Cause::Channel | Cause::Trust => Failure::NoWay,
             Cause::Forbidden => Failure::Forbidden,
             Cause::Refused => Failure::Refused,
-            Cause::Unreachable => Failure::Unreachable,
+            Cause::Unreachable | Cause::Unresolved => Failure::Unreachable,
             Cause::TimedOut => Failure::TimedOut,
         });
     }
 }
 
-fn start(args: &args::Run, run: &Run, library: &Path, signals: &Signals) -> Result<ExitCode> {
+/// Runs the program; through `calls` go also connections of programs that do not load the library.
+fn start(
+    args: &args::Run,
+    run: &Run,
+    library: &Path,
+    signals: &Signals,
+    calls: Option<&Calls>,
+) -> Result<ExitCode> {
     let Some((program, arguments)) = args.program.split_first() else {
         bail!("no program");
     };
     let mut command = Command::new(program);
     command.args(arguments).envs(run.environment());
     command.env("LD_PRELOAD", preloaded(library));
-    match signals.run(&mut command) {
+    let supervision = calls.map(|calls| Supervision {
+        calls,
+        say: Box::new(|line| eprintln!("haul run: warning: {line}")),
+    });
+    match signals.run(&mut command, supervision) {
         Ok(status) => Ok(ExitCode::from(code(status))),
-        Err(error) => {
+        Err(NotRun::Supervision(error)) => bail!(
+            "cannot carry connections of applications that do not load the library: the kernel refuses a seccomp \
+             filter: {error}; start haul run outside the container or the other haul run that forbids it, or accept \
+             with --allow-direct that such connections go past the gateway"
+        ),
+        Err(NotRun::Program(error)) => {
             eprintln!("haul run: {}: {error}", program.to_string_lossy());
             let code = match error.kind() {
                 ErrorKind::NotFound => NOT_FOUND,
@@ -228,9 +253,13 @@ fn preloaded(library: &Path) -> OsString {
 /// Beside this binary, where it is installed, or where the build leaves it.
 fn find_library(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(given) = given {
-        return given
-            .canonicalize()
-            .with_context(|| format!("no library {}", given.display()));
+        return given.canonicalize().map_err(|error| {
+            anyhow!(
+                "cannot preload '{}': {}; check --preload and HAUL_PRELOAD",
+                given.display(),
+                plain(&error)
+            )
+        });
     }
     let own = std::env::current_exe().context("cannot find this program itself")?;
     let folder = own.parent().unwrap_or_else(|| Path::new("/"));
@@ -240,29 +269,33 @@ fn find_library(given: Option<&Path>) -> Result<PathBuf> {
         .find_map(|place| folder.join(place).join(LIBRARY).canonicalize().ok());
     found.with_context(|| {
         format!(
-            "{LIBRARY} is neither beside {} nor in ../lib: build it with `make -C c preload`, or say where it is with \
-             HAUL_PRELOAD",
+            "cannot find {LIBRARY}, neither beside {} nor in ../lib: install all files of the package, or name the \
+             library with --preload or HAUL_PRELOAD",
             own.display()
         )
     })
 }
 
-fn report(args: &args::Run, run: &Run) -> io::Result<()> {
+/// Opens the file of the report, if it is to be one: before the application starts, so that it does
+/// not run in vain.
+fn open_report(args: &args::Run) -> Result<Option<File>> {
+    let Some(path) = args.report.iter().flatten().next() else {
+        return Ok(None);
+    };
+    let file = File::create(path);
+    file.map(Some)
+        .with_context(|| format!("cannot write the report to {}", path.display()))
+}
+
+fn report(is_json: bool, file: Option<File>, run: &Run) -> io::Result<()> {
     let report = run.report();
-    let text = if args.json {
+    let text = if is_json {
         output::run::json(&report)
     } else {
         output::run::table(&report)
     };
-    match args.report.iter().flatten().next() {
-        Some(path) => {
-            let mut file = OpenOptions::new()
-                .write(true)
-                .create(true)
-                .truncate(true)
-                .open(path)?;
-            file.write_all(text.as_bytes())
-        }
+    match file {
+        Some(mut file) => file.write_all(text.as_bytes()),
         None => io::stderr().write_all(text.as_bytes()),
     }
 }

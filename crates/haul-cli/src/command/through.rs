@@ -178,6 +178,10 @@ impl Through {
                 Code::Refused,
                 format!("have the destination added to `exit` in the configuration of gateway {last}"),
             ),
+            Cause::Unresolved => (
+                Code::Unreachable,
+                format!("check the name, and that gateway {last} can resolve it"),
+            ),
             Cause::Refused | Cause::Unreachable | Cause::TimedOut => (
                 Code::Unreachable,
                 format!("check that the server runs there, and that gateway {last} reaches it"),

@@ -4,27 +4,23 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::device::{Details, Found};
-use haul::report::{BenchSummary, Causes, Cpu, FileStatus, Summary};
+use haul::report::{BenchSummary, Causes, Cpu, Entries, Summary};
 
 /// Formats the summary of a transfer.
 pub(super) fn summary(summary: &Summary) -> String {
     let mut text = String::new();
-    let copied = summary
-        .files
-        .iter()
-        .filter(|file| file.status == FileStatus::Copied)
-        .count();
-    let there = summary.files.len() - copied;
-    if copied == 0 {
+    let entries = &summary.entries;
+    let (copied, there) = (entries.copied, entries.skipped);
+    if copied == 0 && entries.failed == 0 && (there > 0 || !has_tree(entries)) {
         return format!(
             "nothing to do: {} already present",
-            count(there, "file is", "files are")
+            count_of(there, "file is", "files are")
         );
     }
     let _ = write!(
         text,
         "{} complete, {} in {}, {}",
-        count(copied, "file", "files"),
+        count_of(copied, "file", "files"),
         binary(summary.moved_bytes),
         time(Duration::try_from_secs_f64(summary.seconds).unwrap_or_default()),
         rate(summary.goodput_bps),
@@ -33,9 +29,10 @@ pub(super) fn summary(summary: &Summary) -> String {
         let _ = write!(
             text,
             "; {} already present",
-            count(there, "file was", "files were")
+            count_of(there, "file was", "files were")
         );
     }
+    text.push_str(&of_tree(summary));
     if summary.resumed_bytes > 0 {
         let _ = write!(text, "; {} resumed", binary(summary.resumed_bytes));
     }
@@ -56,12 +53,64 @@ pub(super) fn summary(summary: &Summary) -> String {
                 .map_or_else(String::new, by_cause),
         );
     }
-    let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));
+    // Of less, the start takes nearly all of it.
+    if summary.moved_bytes >= 1 << 20 {
+        let _ = write!(text, "; {}", cpu(&summary.sender, &summary.receiver));
+    }
     if let [file] = summary.files.as_slice()
         && let Some(hash) = &file.blake3
     {
         let _ = write!(text, "\nhaul: blake3 {hash}  {}", file.name);
     }
+    text
+}
+
+/// Returns whether more than files was offered.
+const fn has_tree(entries: &Entries) -> bool {
+    entries.directories > 0 || entries.links > 0 || entries.special > 0
+}
+
+/// Formats a count that may be large.
+pub(super) fn count_of(count: u64, one: &str, many: &str) -> String {
+    self::count(usize::try_from(count).unwrap_or(usize::MAX), one, many)
+}
+
+/// Formats what a summary of trees has beside the files.
+fn of_tree(summary: &Summary) -> String {
+    let (entries, lost) = (&summary.entries, &summary.lost);
+    let mut text = String::new();
+    let mut add = |number: u64, one: &str, many: &str| {
+        if number > 0 {
+            let _ = write!(text, "; {}", count_of(number, one, many));
+        }
+    };
+    add(entries.directories, "directory", "directories");
+    add(entries.links, "link", "links");
+    add(
+        entries.special,
+        "special file left out",
+        "special files left out",
+    );
+    add(entries.failed, "failed", "failed");
+    add(lost.mode, "mode not kept", "modes not kept");
+    add(
+        lost.setuid,
+        "set-user-ID bit not kept",
+        "set-user-ID bits not kept",
+    );
+    add(lost.time, "time not kept", "times not kept");
+    add(lost.owner, "owner not kept", "owners not kept");
+    add(lost.xattrs, "file lost attributes", "files lost attributes");
+    add(
+        lost.acls,
+        "access control list not kept",
+        "access control lists not kept",
+    );
+    add(
+        lost.links,
+        "hard link became a file",
+        "hard links became files",
+    );
     text
 }
 
@@ -135,7 +184,7 @@ pub(super) fn bench(summary: &BenchSummary) -> String {
 /// Formats bytes in binary units.
 #[expect(clippy::cast_precision_loss, reason = "shown to three digits")]
 pub(super) fn binary(bytes: u64) -> String {
-    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
     if bytes < 1024 {
         return format!("{bytes} B");
     }

@@ -7,8 +7,10 @@ use std::process::ExitCode;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use haul::fault::{Fault, RESUME};
+use haul::fault::{Code, Fault, RESUME};
+use haul::listing::delete::Outcome;
 use haul::report::{BenchSummary, Event, Observer, Summary};
+use haul::sync::Plan;
 use haul_gateway::config::{ChannelKind, Problem, RouteWays, Severity};
 use haul_gateway::{MemoryPlan, Reach};
 use serde::Serialize;
@@ -18,14 +20,18 @@ use crate::args;
 use crate::device::Found;
 use crate::interrupt::{Ending, Interrupt};
 
+pub(crate) mod failures;
 mod human;
 mod line;
+pub(crate) mod list;
 pub(crate) mod path;
+pub(crate) mod plan;
 mod progress;
 pub(crate) mod rdma;
 pub(crate) mod run;
 mod so_far;
 
+use failures::Failures;
 use human::{binary, percent};
 pub(crate) use line::tell;
 use progress::Progress;
@@ -43,6 +49,66 @@ const MEASURE_AGAIN: &str = "run the same command again; a measurement starts ov
 /// `--json-stream` reports the rate this often.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// What became of the deletion after a transfer.
+#[derive(Debug)]
+pub(crate) enum Deletion {
+    /// None was asked for.
+    Unwanted,
+    /// It took place.
+    Done(Plan, Outcome),
+    /// Nothing was deleted.
+    Refused(Fault),
+}
+
+impl Deletion {
+    /// Returns the failure, if not everything was deleted.
+    fn fault(&self) -> Option<Fault> {
+        match self {
+            Self::Refused(fault) => Some(fault.clone()),
+            Self::Done(_, outcome) if !outcome.failures.is_empty() => {
+                let count = outcome.failures.len() as u64;
+                let text =
+                    human::count_of(count, "entry was not deleted", "entries were not deleted");
+                Some(Fault::new(Code::FileError, text))
+            }
+            Self::Unwanted | Self::Done(..) => None,
+        }
+    }
+
+    /// Prints what became of it, and adds it to the final object.
+    fn show(&self, output: &Output, object: &mut Value) {
+        let Self::Done(plan, outcome) = self else {
+            return;
+        };
+        let path = |path: &[u8]| haul::printable(path);
+        for (at, why) in &outcome.failures {
+            tell(&format!("not deleted: {}: {why}", path(at)));
+        }
+        for at in &outcome.not_empty {
+            let why = "the directory is not empty: it has what is excluded, new or incomplete";
+            output.say(&format!("not deleted: {}: {why}", path(at)));
+        }
+        let kept = plan.protected + outcome.not_empty.len() as u64;
+        let kept = if kept > 0 {
+            format!("; {kept} kept")
+        } else {
+            String::new()
+        };
+        let deleted = human::count_of(outcome.deleted, "entry deleted", "entries deleted");
+        output.say(&format!("{deleted}{kept}"));
+        let failed = outcome
+            .failures
+            .iter()
+            .map(|(at, why)| json!({ "path": failures::Path::new(at), "text": why }));
+        object["deletion"] = json!({
+            "deleted": outcome.deleted,
+            "protected": plan.protected,
+            "not_empty": outcome.not_empty.iter().map(|at| failures::Path::new(at)).collect::<Vec<_>>(),
+            "failed": failed.collect::<Vec<_>>(),
+        });
+    }
+}
+
 /// The output of one command.
 #[derive(Debug)]
 pub(crate) struct Output {
@@ -59,6 +125,7 @@ pub(crate) struct Output {
 struct State {
     progress: Progress,
     so_far: SoFar,
+    failures: Failures,
     interval: Option<(Instant, u64)>,
 }
 
@@ -76,6 +143,7 @@ impl Output {
         let state = State {
             progress: Progress::new(options.quiet),
             so_far: SoFar::new(begun),
+            failures: Failures::new(options.quiet),
             interval: None,
         };
         Self {
@@ -88,12 +156,54 @@ impl Output {
         }
     }
 
-    /// Prints the summary of a successful transfer.
-    pub(crate) fn summary(&self, summary: &Summary) {
+    /// Prints the summary of a transfer and returns its exit code: 1 if entries failed, or if
+    /// attributes were lost that `is_strict` about.
+    pub(crate) fn summary(&self, summary: &Summary, is_strict: bool) -> ExitCode {
+        self.synced(summary, is_strict, &Deletion::Unwanted)
+    }
+
+    /// Prints the summary of a transfer and of the deletion after it, and returns the exit code of
+    /// both.
+    pub(crate) fn synced(
+        &self,
+        summary: &Summary,
+        is_strict: bool,
+        deletion: &Deletion,
+    ) -> ExitCode {
         self.ending.begin();
-        self.state().progress.clear();
+        let failed = {
+            let mut state = self.state();
+            state.progress.clear();
+            state.failures.list().map(Value::from)
+        };
         self.say(&human::summary(summary));
-        self.finish(&self.object(true, summary));
+        let partial = match (summary.entries.failed, summary.lost.is_any() && is_strict) {
+            (0, false) => None,
+            (0, true) => Some("attributes were lost".to_owned()),
+            (failed, _) => Some(human::count_of(failed, "entry failed", "entries failed")),
+        };
+        let partial = partial.map(|text| Fault::new(Code::FileError, text));
+        let undeleted = deletion.fault();
+        let mut object = self.object(partial.is_none() && undeleted.is_none(), summary);
+        if let Some(failed) = failed {
+            object["failed"] = failed;
+        }
+        deletion.show(self, &mut object);
+        for fault in [&undeleted, &partial].into_iter().flatten() {
+            object["error"] = error(fault);
+            print_fault(fault);
+        }
+        self.finish(&object);
+        let partial = partial.or(undeleted);
+        partial.map_or(ExitCode::SUCCESS, |fault| ExitCode::from(fault.exit()))
+    }
+
+    /// Writes the path of each entry that failed to this file as well, one in a line.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub(crate) fn write_failures(&self, to: &args::FailedTo) -> Result<(), Fault> {
+        self.state().failures.write_to(to)
     }
 
     /// Prints the summary of a successful bench.
@@ -102,6 +212,11 @@ impl Output {
         self.state().progress.clear();
         self.say(&human::bench(summary));
         self.finish(&self.object(true, summary));
+    }
+
+    /// Prints a line for people while the command runs.
+    pub(crate) fn note(&self, text: &str) {
+        self.ending.before(|| self.show(&Event::Note(text)));
     }
 
     /// Prints a failure and returns its exit code.
@@ -207,10 +322,14 @@ impl Observer for Output {
 impl Output {
     fn show(&self, event: &Event<'_>) {
         match event {
-            Event::Connected { peer, software } => self.event(
-                "start",
-                &json!({ "schema": self.schema, "peer": peer, "software": software }),
-            ),
+            Event::Connected { peer, software } => {
+                // Another attempt offers everything again.
+                self.state().failures.clear();
+                self.event(
+                    "start",
+                    &json!({ "schema": self.schema, "peer": peer, "software": software }),
+                );
+            }
             Event::Planned {
                 files,
                 total,
@@ -232,7 +351,21 @@ impl Output {
                     ));
                 }
             }
-            Event::Progress { present, total, .. } => self.on_progress(*present, *total),
+            Event::Progress {
+                present,
+                total,
+                files,
+                is_scanned,
+                ..
+            } => {
+                self.state().progress.scan(*total, *is_scanned, *files);
+                self.on_progress(*present, *total);
+            }
+            Event::Failed { path, fault } => {
+                self.state().failures.note(path, fault);
+                let path = failures::Path::new(path);
+                self.event("failed", &json!({ "path": path, "error": error(fault) }));
+            }
             Event::Measured { .. } | Event::AttemptOver { .. } => {}
             Event::FileDone(file) => self.event("file", file),
             Event::Note(text) => {
@@ -338,7 +471,7 @@ pub(crate) fn gateway_check(
         .write_all((lines.chain(ways).chain(plan).collect::<String>() + &sum).as_bytes());
 }
 
-/// Prints whether a route's session opens, in one line.
+/// Prints whether a route's session and its data channels open, a line for each.
 pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
     let answer = match &route.hops {
         Ok(hops) => {
@@ -351,9 +484,17 @@ pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
         }
         Err(why) => why.to_string(),
     };
-    let line = format!("{}: route to {}: {answer}\n", file.display(), route.to);
+    let start = format!("{}: route to {}", file.display(), route.to);
+    let mut lines = format!("{start}: {answer}\n");
+    for (kind, opened) in &route.channels {
+        let answer = match opened {
+            Ok(()) => "ok".to_owned(),
+            Err(why) => why.to_string(),
+        };
+        lines += &format!("{start}: data channel {kind}: {answer}\n");
+    }
     // As in `print_line`.
-    let _ = std::io::stdout().lock().write_all(line.as_bytes());
+    let _ = std::io::stdout().lock().write_all(lines.as_bytes());
 }
 
 fn error(fault: &Fault) -> Value {

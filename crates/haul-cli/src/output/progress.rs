@@ -21,6 +21,10 @@ pub(super) struct Progress {
     quiet: bool,
     bar: Option<ProgressBar>,
     total: u64,
+    /// The scan goes on: the total grows.
+    is_scanning: bool,
+    /// Files that are finished, of trees.
+    files: u64,
     /// Never decreases, also across reconnects.
     shown: u64,
     samples: VecDeque<(Instant, u64)>,
@@ -33,6 +37,8 @@ impl Progress {
             quiet,
             bar: None,
             total: 0,
+            is_scanning: false,
+            files: 0,
             shown: 0,
             samples: VecDeque::new(),
             last_line: Instant::now(),
@@ -52,6 +58,13 @@ impl Progress {
             self.bar = Some(bar);
         }
         self.advance(present);
+    }
+
+    /// Takes how far the scan is, and how many files are finished.
+    pub(super) fn scan(&mut self, total: u64, is_scanned: bool, files: u64) {
+        self.total = self.total.max(total);
+        self.is_scanning = !is_scanned;
+        self.files = self.files.max(files);
     }
 
     /// Takes the number of present bytes.
@@ -96,12 +109,15 @@ impl Progress {
     }
 
     fn line(&self) -> String {
-        let mut line = format!(
-            "{} {} of {}",
-            percent(self.shown, self.total),
-            binary(self.shown),
-            binary(self.total)
-        );
+        let (shown, total) = (binary(self.shown), binary(self.total));
+        // A share of what is known so far would fall when more is found.
+        let mut line = match self.is_scanning {
+            true => format!("{shown} of {total} found so far"),
+            false => format!("{} {shown} of {total}", percent(self.shown, self.total)),
+        };
+        if self.files > 1 {
+            line.push_str(&format!(", {} files", self.files));
+        }
         let (Some(first), Some(last)) = (self.samples.front(), self.samples.back()) else {
             return line;
         };
@@ -110,7 +126,7 @@ impl Progress {
         if bps > 0.0 {
             line.push_str(&format!(", {}", rate(bps)));
         }
-        if bps > 0.0 && span >= FORECAST_AFTER {
+        if bps > 0.0 && span >= FORECAST_AFTER && !self.is_scanning {
             let left = self.total.saturating_sub(self.shown);
             let left = rate_bps(left, Duration::from_secs(1)) / bps;
             let left = Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX);
@@ -135,5 +151,12 @@ mod tests {
         assert!(progress.line().starts_with("70 %"), "{}", progress.line());
         progress.advance(5000);
         assert!(progress.line().starts_with("100 %"));
+        progress.scan(3000, false, 7);
+        progress.advance(1000);
+        let line = progress.line();
+        assert!(
+            line.starts_with("1000 B of 2.93 KiB found so far, 7 files"),
+            "{line}"
+        );
     }
 }

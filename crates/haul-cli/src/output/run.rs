@@ -42,9 +42,7 @@ pub(crate) fn table(report: &Report) -> String {
         let _ = writeln!(text, "{}", padded.join("  ").trim_end());
     }
     if report.rows.is_empty() {
-        text.push_str(
-            "no socket was seen: the program made none, or it is static or set-user-ID, and such run plain\n",
-        );
+        text.push_str(unseen(report));
     }
     if report.left_out > 0 {
         let _ = writeln!(
@@ -54,6 +52,21 @@ pub(crate) fn table(report: &Report) -> String {
         );
     }
     text
+}
+
+/// Why there is no row.
+fn unseen(report: &Report) -> &'static str {
+    match (report.supervised, report.loaded) {
+        (true, _) => "no socket was seen: the application made none to another host\n",
+        (false, 0) => {
+            "no socket was seen: the application did not load the library, because it is static, set-user-ID or of \
+             another libc; what it sent went plain\n"
+        }
+        (false, _) => {
+            "no socket was seen: the application made none, or a child that did not load the library made them, \
+             and they went plain\n"
+        }
+    }
 }
 
 fn cells(row: &Row) -> [String; 11] {
@@ -72,12 +85,17 @@ fn cells(row: &Row) -> [String; 11] {
         place(row.local),
         place(row.remote),
         by,
-        row.carried.0.to_string(),
-        row.carried.1.to_string(),
+        count(row.carried.map(|(out, _)| out)),
+        count(row.carried.map(|(_, back)| back)),
         row.plain.0.to_string(),
         row.plain.1.to_string(),
         row.why.text().to_owned(),
     ]
+}
+
+/// A number of bytes, where somebody counted them.
+fn count(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "-".into(), |bytes| bytes.to_string())
 }
 
 fn protocol(row: &Row) -> &'static str {
@@ -108,8 +126,8 @@ fn object(row: &Row) -> Value {
         "peer": row.remote.map(|place| place.to_string()),
         "listening": row.listening,
         "by": row.carrier.text(),
-        "carried_out_bytes": row.carried.0,
-        "carried_in_bytes": row.carried.1,
+        "carried_out_bytes": row.carried.map(|(out, _)| out),
+        "carried_in_bytes": row.carried.map(|(_, back)| back),
         "plain_out_bytes": row.plain.0,
         "plain_in_bytes": row.plain.1,
         "refused": row.malformed,

@@ -7,6 +7,9 @@ use serde::Serialize;
 
 use super::human::{binary, rate, rate_bps, time};
 
+/// Published files that are kept by name.
+const FILES_MAX: usize = 10_000;
+
 /// Figures of a command that was interrupted or failed.
 #[derive(Debug)]
 pub(super) struct SoFar {
@@ -63,16 +66,24 @@ impl SoFar {
                 (self.total, self.present) = (*total, *present);
                 self.resumed.get_or_insert(*present);
             }
-            Event::Progress { present, moved, .. } => {
-                (self.present, self.moved) = (*present, *moved);
+            Event::Progress {
+                present,
+                total,
+                moved,
+                ..
+            } => {
+                (self.present, self.total, self.moved) = (*present, *total, *moved);
             }
             Event::Measured { bytes } => self.moved = *bytes,
             Event::AttemptOver { moved } => {
                 self.moved_before = self.moved_before.saturating_add(*moved);
                 self.moved = 0;
             }
-            Event::FileDone(file) => self.files.push((*file).clone()),
-            Event::Note(_) | Event::Retrying { .. } => {}
+            Event::FileDone(file) if self.files.len() < FILES_MAX => {
+                self.files.push((*file).clone());
+            }
+            Event::FileDone(_) | Event::Failed { .. } | Event::Note(_) | Event::Retrying { .. } => {
+            }
         }
     }
 
@@ -141,6 +152,8 @@ mod tests {
                 present,
                 total,
                 moved,
+                files: 0,
+                is_scanned: true,
             });
             if present == 400 {
                 // More has been sent than the receiver had reported.

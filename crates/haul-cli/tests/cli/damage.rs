@@ -149,24 +149,6 @@ fn files_arrive_over_udt_where_one_packet_in_twenty_is_damaged_unnoticed() {
     survive("udt", 20, &[3 * MIB, 1, 100_000]);
 }
 
-#[test]
-fn a_name_that_no_check_of_a_message_saves_is_found_out_before_the_file_gets_it() {
-    let place = Place::new();
-    let server = place.serve();
-    let noise = Noise::renaming(server.port, b"important-1");
-    let content = make_file(&place.client("important-1"), 3 * MIB, 1);
-    haul([
-        "send",
-        &text(&place.client("important-1")),
-        &noise.at(""),
-        "--channel=tcp",
-    ])
-    .ok();
-    assert!(noise.renamed() > 1, "the offer was sent again");
-    assert!(read_file(&place.server("important-1")) == content);
-    assert_eq!(names(&place), ["important-1".to_owned()].into());
-}
-
 /// Many clients at once, until HAUL_DAMAGED_MESSAGES (100) control messages have been damaged.
 #[test]
 fn no_name_and_no_byte_is_wrong_after_many_damaged_control_messages() {

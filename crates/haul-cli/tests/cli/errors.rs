@@ -81,8 +81,9 @@ fn two_seconds_of_errors_lose_packets_and_no_transfer() {
 
 /// Errors of sendmsg(2) and recvmsg(2), and of what lies below: those that say something about the
 /// path, about the host, and about nothing that there is.
-const ERRNOS: [i32; 22] = [
-    1, 4, 5, 6, 9, 12, 13, 14, 19, 22, 28, 71, 88, 99, 100, 101, 102, 104, 105, 110, 112, 113,
+const ERRNOS: [i32; 31] = [
+    1, 4, 5, 6, 9, 11, 12, 13, 14, 19, 22, 28, 32, 71, 88, 89, 90, 95, 99, 100, 101, 102, 104, 105,
+    106, 107, 110, 111, 112, 113, 114,
 ];
 
 #[test]
@@ -90,12 +91,19 @@ fn each_error_once_costs_a_packet() {
     std::thread::scope(|scope| {
         for chunk in ERRNOS.chunks(6) {
             scope.spawn(move || {
-                for (index, errno) in chunk.iter().enumerate() {
-                    let at = [At::Client, At::Server][index % 2];
-                    let mut faults = fault(*errno, "both", 0, 60_000);
-                    faults.push(("FAIL_COUNT", "3".to_owned()));
-                    if let Some(ended) = send(at, MIB, &faults, &[]) {
-                        assert_eq!(ended.code, Some(0), "{errno} {at:?}: {}", ended.stderr);
+                for errno in chunk {
+                    for (at, calls) in [
+                        (At::Client, "send"),
+                        (At::Client, "receive"),
+                        (At::Server, "send"),
+                        (At::Server, "receive"),
+                    ] {
+                        let mut faults = fault(*errno, calls, 0, 60_000);
+                        faults.push(("FAIL_COUNT", "3".to_owned()));
+                        if let Some(ended) = send(at, MIB, &faults, &[]) {
+                            let shown = format!("{errno} {at:?} {calls}: {}", ended.stderr);
+                            assert_eq!(ended.code, Some(0), "{shown}");
+                        }
                     }
                 }
             });
@@ -107,14 +115,21 @@ fn each_error_once_costs_a_packet() {
 fn errors_without_end_are_a_lost_connection_and_not_the_sources_fault() {
     std::thread::scope(|scope| {
         for (errno, calls) in [(EPERM, "send"), (EPERM, "receive"), (ECONNREFUSED, "both")] {
-            scope.spawn(move || {
-                let faults = fault(errno, calls, 300, 600_000);
-                let flags = ["--give-up-after", "2s"];
-                if let Some(ended) = send(At::Client, 4 * MIB, &faults, &flags) {
-                    assert_eq!(ended.code, Some(5), "{errno} {calls}: {}", ended.stderr);
-                    assert!(!ended.stderr.contains("source"), "{}", ended.stderr);
-                }
-            });
+            for at in [At::Client, At::Server] {
+                scope.spawn(move || {
+                    let faults = fault(errno, calls, 300, 600_000);
+                    let flags = ["--give-up-after", "2s"];
+                    if let Some(ended) = send(at, 4 * MIB, &faults, &flags) {
+                        assert_eq!(
+                            ended.code,
+                            Some(5),
+                            "{errno} {calls} {at:?}: {}",
+                            ended.stderr
+                        );
+                        assert!(!ended.stderr.contains("source"), "{}", ended.stderr);
+                    }
+                });
+            }
         }
     });
 }

@@ -1,10 +1,10 @@
-//! File systems whose times are as coarse as those of FAT and of NFS version 3 servers, and files
-//! that say nothing of their size: a small file system in memory, mounted by FUSE.
+//! File systems whose times are as coarse as those of FAT and of NFS version 3 servers, that ignore
+//! case, allow few links or fail: a small file system in memory, mounted by FUSE.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -18,22 +18,98 @@ use crate::support::{MIB, Place, haul, make_file, read_file, set_time, text};
 const TTL: Duration = Duration::ZERO;
 
 /// One folder in memory.
-struct Folder {
+pub(crate) struct Folder {
     /// Times are rounded down to multiples of it.
-    grain: Duration,
+    pub(crate) grain: Duration,
     /// Files have this size for `stat`, whatever is in them.
-    shown_size: Option<u64>,
-    state: Mutex<State>,
+    pub(crate) shown_size: Option<u64>,
+    /// Names that differ in case are the same.
+    pub(crate) folds_case: bool,
+    /// Names that a file may have.
+    pub(crate) links_max: u32,
+    pub(crate) fault: Arc<Fault>,
+    pub(crate) state: Mutex<State>,
+}
+
+impl Default for Folder {
+    fn default() -> Self {
+        Self {
+            grain: Duration::from_nanos(1),
+            shown_size: None,
+            folds_case: false,
+            links_max: u32::MAX,
+            fault: Arc::default(),
+            state: Mutex::default(),
+        }
+    }
+}
+
+/// A call to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Call {
+    Create,
+    Open,
+    Read,
+    Write,
+    SetAttr,
+    Fsync,
+    Rename,
+    Unlink,
+    ReadDir,
+}
+
+/// Which call fails, once or from then on.
+#[derive(Debug, Default)]
+pub(crate) struct Fault(Mutex<Option<(Call, u32, i32, bool)>>);
+
+impl Fault {
+    /// Has the call fail that comes after `skip` others of its kind, and with `is_lasting` all that
+    /// follow.
+    pub(crate) fn arm(&self, call: Call, skip: u32, errno: i32, is_lasting: bool) {
+        *self.0.lock().unwrap() = Some((call, skip, errno, is_lasting));
+    }
+
+    /// Returns whether the call has not failed yet.
+    pub(crate) fn disarm(&self) -> bool {
+        self.0
+            .lock()
+            .unwrap()
+            .take()
+            .is_some_and(|armed| armed.1 < u32::MAX)
+    }
+
+    fn of(&self, call: Call) -> Option<Errno> {
+        let mut armed = self.0.lock().unwrap();
+        let (of, skip, errno, is_lasting) = armed.as_mut()?;
+        if *of != call || *skip == u32::MAX && !*is_lasting {
+            return None;
+        }
+        if *skip > 0 && *skip < u32::MAX {
+            *skip -= 1;
+            return None;
+        }
+        *skip = u32::MAX;
+        Some(Errno::from_i32(*errno))
+    }
+}
+
+/// Ends the call with its error if it is to fail.
+macro_rules! fail {
+    ($self:ident, $call:ident, $reply:ident) => {
+        if let Some(errno) = $self.fault.of(Call::$call) {
+            return $reply.error(errno);
+        }
+    };
 }
 
 #[derive(Default)]
-struct State {
+pub(crate) struct State {
     names: BTreeMap<OsString, u64>,
     /// By inode number, from 2 on.
     files: BTreeMap<u64, File>,
 }
 
-struct File {
+pub(crate) struct File {
     bytes: Vec<u8>,
     mode: u32,
     modified: SystemTime,
@@ -41,13 +117,8 @@ struct File {
 
 impl Folder {
     /// Mounts it where that is allowed.
-    fn mount(grain: Duration, shown_size: Option<u64>, at: &Path) -> Option<BackgroundSession> {
-        let folder = Self {
-            grain,
-            shown_size,
-            state: Mutex::default(),
-        };
-        let mounted = fuser::spawn_mount(folder, at, &fuser::Config::default());
+    pub(crate) fn mount(self, at: &Path) -> Option<BackgroundSession> {
+        let mounted = fuser::spawn_mount(self, at, &fuser::Config::default());
         if let Err(error) = &mounted {
             println!("SKIPPED: a file system in memory needs /dev/fuse and root: {error}");
         }
@@ -58,6 +129,15 @@ impl Folder {
         let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         let beyond = since.as_nanos() % self.grain.as_nanos();
         time - Duration::from_nanos(u64::try_from(beyond).unwrap())
+    }
+
+    /// Returns the name as it is in the folder.
+    fn find(&self, name: &OsStr, state: &State) -> Option<OsString> {
+        if state.names.contains_key(name) || !self.folds_case {
+            return state.names.contains_key(name).then(|| name.to_owned());
+        }
+        let mut names = state.names.keys();
+        names.find(|known| folded(known) == folded(name)).cloned()
     }
 
     fn attr(&self, inode: u64, state: &State) -> Option<FileAttr> {
@@ -81,7 +161,7 @@ impl Folder {
             crtime: time,
             kind,
             perm: (mode & 0o7777) as u16,
-            nlink: 1,
+            nlink: names_of(inode, state).max(1),
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -91,11 +171,20 @@ impl Folder {
     }
 }
 
+fn folded(name: &OsStr) -> String {
+    name.to_string_lossy().to_lowercase()
+}
+
+fn names_of(inode: u64, state: &State) -> u32 {
+    let names = state.names.values().filter(|&&one| one == inode);
+    u32::try_from(names.count()).unwrap()
+}
+
 impl Filesystem for Folder {
     fn lookup(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let state = self.state.lock().unwrap();
-        let inode = state.names.get(name);
-        match inode.and_then(|&inode| self.attr(inode, &state)) {
+        let inode = self.find(name, &state).map(|name| state.names[&name]);
+        match inode.and_then(|inode| self.attr(inode, &state)) {
             Some(attr) => reply.entry(&TTL, &attr, Generation(0)),
             None => reply.error(Errno::ENOENT),
         }
@@ -127,6 +216,7 @@ impl Filesystem for Folder {
         _: Option<fuser::BsdFileFlags>,
         reply: ReplyAttr,
     ) {
+        fail!(self, SetAttr, reply);
         let mut state = self.state.lock().unwrap();
         if let Some(file) = state.files.get_mut(&inode.into()) {
             file.mode = mode.unwrap_or(file.mode);
@@ -156,6 +246,7 @@ impl Filesystem for Folder {
         _: i32,
         reply: ReplyCreate,
     ) {
+        fail!(self, Create, reply);
         let mut state = self.state.lock().unwrap();
         let inode = state.files.keys().last().map_or(2, |last| last + 1);
         let file = File {
@@ -176,6 +267,7 @@ impl Filesystem for Folder {
     }
 
     fn open(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        fail!(self, Open, reply);
         reply.opened(FileHandle(0), FopenFlags::FOPEN_DIRECT_IO);
     }
 
@@ -190,6 +282,7 @@ impl Filesystem for Folder {
         _: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        fail!(self, Read, reply);
         let state = self.state.lock().unwrap();
         let bytes = &state.files[&inode.into()].bytes;
         let begin = bytes.len().min(usize::try_from(offset).unwrap());
@@ -209,6 +302,7 @@ impl Filesystem for Folder {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        fail!(self, Write, reply);
         let mut state = self.state.lock().unwrap();
         let now = self.round(SystemTime::now());
         let file = state.files.get_mut(&inode.into()).unwrap();
@@ -225,6 +319,7 @@ impl Filesystem for Folder {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        fail!(self, Fsync, reply);
         reply.ok();
     }
 
@@ -234,10 +329,31 @@ impl Filesystem for Folder {
     }
 
     fn unlink(&self, _: &Request, _: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        match self.state.lock().unwrap().names.remove(name) {
+        fail!(self, Unlink, reply);
+        let mut state = self.state.lock().unwrap();
+        let name = self.find(name, &state);
+        match name.and_then(|name| state.names.remove(&name)) {
             Some(_) => reply.ok(),
             None => reply.error(Errno::ENOENT),
         }
+    }
+
+    fn link(&self, _: &Request, inode: INodeNo, _: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let mut state = self.state.lock().unwrap();
+        if self.find(name, &state).is_some() {
+            return reply.error(Errno::EEXIST);
+        }
+        if names_of(inode.into(), &state) >= self.links_max {
+            return reply.error(Errno::EMLINK);
+        }
+        state.names.insert(name.to_owned(), inode.into());
+        let attr = self.attr(inode.into(), &state).unwrap();
+        reply.entry(&TTL, &attr, Generation(0));
+    }
+
+    fn fsyncdir(&self, _: &Request, _: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
+        fail!(self, Fsync, reply);
+        reply.ok();
     }
 
     fn rename(
@@ -250,14 +366,20 @@ impl Filesystem for Folder {
         flags: RenameFlags,
         reply: ReplyEmpty,
     ) {
+        fail!(self, Rename, reply);
         let mut state = self.state.lock().unwrap();
-        if flags.contains(RenameFlags::RENAME_NOREPLACE) && state.names.contains_key(new) {
+        let replaced = self.find(new, &state);
+        if flags.contains(RenameFlags::RENAME_NOREPLACE) && replaced.is_some() {
             return reply.error(Errno::EEXIST);
         }
-        let Some(inode) = state.names.remove(name) else {
+        let Some(name) = self.find(name, &state) else {
             return reply.error(Errno::ENOENT);
         };
-        state.names.insert(new.to_owned(), inode);
+        let inode = state.names.remove(&name).unwrap();
+        // As where case is ignored: what is replaced keeps its name.
+        state
+            .names
+            .insert(replaced.unwrap_or_else(|| new.to_owned()), inode);
         reply.ok();
     }
 
@@ -269,6 +391,7 @@ impl Filesystem for Folder {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
+        fail!(self, ReadDir, reply);
         let state = self.state.lock().unwrap();
         for (at, (name, &inode)) in (1..)
             .zip(&state.names)
@@ -287,7 +410,11 @@ fn a_target_with_times_of_one_or_two_seconds_knows_a_file_again() {
     for grain in [1, 2] {
         let place = Place::new();
         let grain = Duration::from_secs(grain);
-        let Some(_mounted) = Folder::mount(grain, None, &place.server("")) else {
+        let folder = Folder {
+            grain,
+            ..Folder::default()
+        };
+        let Some(_mounted) = folder.mount(&place.server("")) else {
             return;
         };
         let server = place.serve();
@@ -315,8 +442,11 @@ fn a_source_that_shows_no_size_is_read_to_its_end() {
     let place = Place::new();
     let source = place.outside("online");
     std::fs::create_dir(&source).unwrap();
-    let grain = Duration::from_nanos(1);
-    let Some(_mounted) = Folder::mount(grain, Some(0), &source) else {
+    let folder = Folder {
+        shown_size: Some(0),
+        ..Folder::default()
+    };
+    let Some(_mounted) = folder.mount(&source) else {
         return;
     };
     std::fs::write(source.join("long"), vec![7; 3 * MIB + 1]).unwrap();

@@ -33,7 +33,7 @@ via = ['192.0.2.1:7400']
 fn a_good_configuration_is_good() {
     let (code, text, json) = check(GOOD);
     let told = "FILE: 1024 MiB for slabs\n\
-                FILE: a session of the route to * takes 128 MiB of them; 8 fit\n\
+                FILE: a session of the route to * takes 16 MiB of them, and up to 128 MiB when it uses them; 64 fit, 8 at their full size\n\
                 FILE: 0 errors, 0 warnings\n";
     assert_eq!((code, text.as_str()), (Some(0), told));
     assert_eq!(json["ok"], true);
@@ -59,8 +59,8 @@ fn what_sessions_and_pending_peers_may_take_is_said() {
     let (code, text, json) = check(&text);
     assert_eq!(code, Some(0), "{text}");
     for part in [
-        "route to * takes 128 MiB of them; 8 fit\n",
-        "ends here takes 128 MiB of them; 8 fit\n",
+        "route to * takes 16 MiB of them, and up to 128 MiB when it uses them; 64 fit, 8 at their full size\n",
+        "ends here takes 16 MiB of them, and up to 128 MiB when it uses them; 64 fit, 8 at their full size\n",
         "MiB for peers that have not authenticated\n",
     ] {
         assert!(text.contains(part), "{part}{text}");

@@ -18,7 +18,7 @@ fn the_final_object_keeps_to_its_schema() {
     schema.check(&haul(["get", &server.at("x"), &text(&place.client("")), "--json"]).json());
     schema.check(
         &haul(["send", "a", "b", "--json"])
-            .failed(2, "names no server")
+            .failed(2, "names no host")
             .json(),
     );
 }

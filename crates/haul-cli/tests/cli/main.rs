@@ -6,6 +6,7 @@
     reason = "these tests run programs, open sockets and wait"
 )]
 
+mod access;
 mod bench;
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,12 +15,16 @@ mod damage;
 mod devices;
 mod errors;
 mod failure;
+mod first_steps;
 mod fuse;
 mod gateway;
 mod hostile;
 mod json;
+mod metrics;
 mod narrow;
 mod noise;
+mod odd;
+mod opaque;
 mod path;
 mod proxy;
 mod rdma;
@@ -27,9 +32,15 @@ mod resources;
 mod resume;
 mod roundtrip;
 mod roundtrips;
+mod run;
+mod scale;
 mod schema;
 mod service;
 mod signals;
+mod ssh;
 mod stall;
 mod support;
+mod sync;
 mod through;
+mod tree;
+mod verify;

@@ -20,9 +20,6 @@ struct Shared {
     server: SocketAddr,
     /// One packet in so many has a bit flipped; 0: none.
     one_in: u64,
-    /// Renames the file of the first offer that names this, with a good CRC32C.
-    renames: Option<&'static [u8]>,
-    renamed: AtomicU64,
     random: AtomicU64,
     /// Control messages that were damaged.
     control: AtomicU64,
@@ -31,14 +28,6 @@ struct Shared {
 
 impl Noise {
     pub(crate) fn start(server: u16, one_in: u64) -> Self {
-        Self::begin(server, one_in, None)
-    }
-
-    pub(crate) fn renaming(server: u16, name: &'static [u8]) -> Self {
-        Self::begin(server, 0, Some(name))
-    }
-
-    fn begin(server: u16, one_in: u64, renames: Option<&'static [u8]>) -> Self {
         let (listener, udp) = loop {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             // Another program may have that port of UDP.
@@ -50,8 +39,6 @@ impl Noise {
         let shared = Arc::new(Shared {
             server: SocketAddr::from(([127, 0, 0, 1], server)),
             one_in,
-            renames,
-            renamed: AtomicU64::new(0),
             random: AtomicU64::new(0x5eed),
             control: AtomicU64::new(0),
             data: AtomicU64::new(0),
@@ -64,17 +51,13 @@ impl Noise {
     }
 
     pub(crate) fn at(&self, path: &str) -> String {
-        format!("127.0.0.1:{}:{path}", self.port)
+        format!("haul://127.0.0.1:{}/{path}", self.port)
     }
 
     /// Control messages, and packets of data, that were damaged.
     pub(crate) fn damaged(&self) -> (u64, u64) {
         let load = |count: &AtomicU64| count.load(Ordering::SeqCst);
         (load(&self.shared.control), load(&self.shared.data))
-    }
-
-    pub(crate) fn renamed(&self) -> u64 {
-        self.shared.renamed.load(Ordering::SeqCst)
     }
 }
 
@@ -87,23 +70,20 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
             stream.set_nodelay(true).unwrap();
         }
         let back = (server.try_clone().unwrap(), client.try_clone().unwrap());
-        for (from, to, is_first) in [(client, server, true), (back.0, back.1, false)] {
+        for (from, to) in [(client, server), back] {
             let shared = Arc::clone(shared);
-            std::thread::spawn(move || forward(from, to, is_first, &shared));
+            std::thread::spawn(move || forward(from, to, &shared));
         }
     }
 }
 
-fn forward(mut from: TcpStream, mut to: TcpStream, by_client: bool, shared: &Shared) {
+fn forward(mut from: TcpStream, mut to: TcpStream, shared: &Shared) {
     let mut buffer = [0; SEGMENT];
     let mut is_data = None;
     while let Ok(n @ 1..) = from.read(&mut buffer) {
         let bytes = &mut buffer[..n];
-        // Data goes both ways; the server's first message on a control connection is its preamble.
-        let is_data = *is_data.get_or_insert_with(|| !bytes.starts_with(b"haulctl\n"));
-        if by_client && !is_data {
-            shared.rename(bytes);
-        }
+        // Data goes both ways; a control connection begins with a handshake of TLS.
+        let is_data = *is_data.get_or_insert_with(|| !bytes.starts_with(&[22, 3]));
         shared.damage(
             bytes,
             if is_data {
@@ -165,35 +145,4 @@ impl Shared {
         let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ mixed >> 31
     }
-
-    /// Behind the preamble the client's first flight is frames: length, message, CRC32C.
-    fn rename(&self, bytes: &mut [u8]) {
-        let Some(name) = self.renames else {
-            return;
-        };
-        let mut at = 8;
-        while let Some(length) = bytes.get(at..at + 4) {
-            let end = at + 4 + u32::from_be_bytes(length.try_into().unwrap()) as usize;
-            let Some(frame) = bytes.get_mut(at..end) else {
-                return;
-            };
-            let found = frame.windows(name.len()).position(|part| part == name);
-            if let Some(found) = found
-                && self.renamed.fetch_add(1, Ordering::SeqCst) == 0
-            {
-                frame[found + name.len() - 1] ^= 1;
-                let (covered, check) = frame.split_last_chunk_mut::<4>().unwrap();
-                *check = crc32c(covered).to_be_bytes();
-            }
-            at = end;
-        }
-    }
-}
-
-fn crc32c(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| {
-            (crc >> 1) ^ (0x82f6_3b78 * (crc & 1))
-        })
-    })
 }

@@ -63,7 +63,7 @@ impl Proxy {
     }
 
     pub(crate) fn at(&self, path: &str) -> String {
-        format!("127.0.0.1:{}:{path}", self.port)
+        format!("haul://127.0.0.1:{}/{path}", self.port)
     }
 }
 

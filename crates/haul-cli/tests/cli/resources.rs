@@ -32,6 +32,42 @@ fn with_few_file_descriptors_a_transfer_works_or_says_why_not() {
 }
 
 #[test]
+fn with_few_file_descriptors_at_either_end_a_tree_arrives_or_says_why_not() {
+    let place = Place::new();
+    std::fs::create_dir(place.client("tree")).unwrap();
+    for index in 0..150_u64 {
+        make_file(&place.client(&format!("tree/{index}")), 500, index + 1);
+    }
+    for index in 0..24_u64 {
+        let path = place.client(&format!("tree/large-{index}"));
+        make_file(&path, MIB + 100, index + 1000);
+    }
+    for files in [20, 24, 32, 48, 64] {
+        let server = Server::start_limited(&place.server(""), files);
+        let to = format!("{files}/");
+        let tree = text(&place.client("tree/."));
+        let ended = start_limited(files, ["send", &tree, &server.at(&to)]).end();
+        if files < 48 && ended.code != Some(0) {
+            let shown = ended.stderr.to_lowercase();
+            assert!(
+                shown.contains("descriptor") || shown.contains("open files"),
+                "{shown}"
+            );
+            continue;
+        }
+        assert_eq!(ended.code, Some(0), "{files}: {}", ended.stderr);
+        for entry in std::fs::read_dir(place.client("tree")).unwrap() {
+            let name = entry.unwrap().file_name();
+            let there = read_file(&place.server(&to).join(&name));
+            assert!(
+                there == read_file(&place.client("tree").join(&name)),
+                "{name:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_file_beyond_the_limit_of_file_sizes_ends_its_transfer_and_no_other() {
     let place = Place::new();
     let dir = text(&place.server(""));

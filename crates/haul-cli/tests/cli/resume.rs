@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use crate::odd::rounds;
 use crate::proxy::Proxy;
 use crate::support::{
     MIB, Place, Server, events, haul, make_file, read_file, start, text, wait_until,
@@ -351,7 +352,7 @@ fn kills_of_either_end_or_both_at_random_moments_never_damage_the_file() {
     let mut server = place.serve();
     // A fixed sequence (x -> 16807 x mod 2^31 - 1), so that a failure comes again.
     let mut random = 20_260_731_u64;
-    for kill in 0..12 {
+    for kill in 0..rounds("HAUL_KILLS", 12) {
         random = random * 16_807 % 0x7fff_ffff;
         let args = ["send", &text(&source), &server.at(""), "--rate", "400Mbit"];
         let client = start(args.iter().chain(&["--give-up-after", "0"]));
@@ -383,7 +384,8 @@ enum Victim {
     Receiver,
 }
 
-/// 20 kills of the sender by `kill -9`, each a random number of bytes after the last.
+/// Kills of the sender by `kill -9`, each a random number of bytes after the last. `HAUL_KILLS`
+/// says how many.
 #[test]
 fn senders_killed_at_random_positions_send_at_most_a_moment_again() {
     kill_at_random_positions(Victim::Sender, 8 * MIB as u64);
@@ -394,11 +396,10 @@ fn receivers_killed_at_random_positions_lose_at_most_the_last_checkpoint() {
     kill_at_random_positions(Victim::Receiver, 40 * MIB as u64);
 }
 
-/// Kills `victim` 20 times, up to `spread` bytes after the last kill, and goes on each time. What
-/// must be sent again is at most what was not made durable: of a receiver the last checkpoint's
-/// second, of a sender only the blocks that were not whole.
+/// Kills `victim` again and again, up to `spread` bytes after the last kill, and goes on each time.
+/// What must be sent again is at most what was not made durable: of a receiver the last
+/// checkpoint's second, of a sender only the blocks that were not whole.
 fn kill_at_random_positions(victim: Victim, spread: u64) {
-    const KILLS: u32 = 20;
     const RATE_BYTES: u64 = 10_000_000;
     /// Blocks that are not whole, or wait for the sender's digests; and what is in flight.
     const UNDER_WAY: u64 = 5 * MIB as u64;
@@ -419,7 +420,8 @@ fn kill_at_random_positions(victim: Victim, spread: u64) {
     let mut random = 20_261_121_u64 + victim as u64;
     let (mut reached, mut again) = (0, 0);
     let mut kill = 0;
-    while kill < KILLS {
+    let kills = rounds("HAUL_KILLS", 20);
+    while kill < kills {
         random = random * 16_807 % 0x7fff_ffff;
         let to = server.at("");
         let args = [
@@ -468,7 +470,7 @@ fn kill_at_random_positions(victim: Victim, spread: u64) {
     }
     haul(["send", &text(&source), &server.at("")]).ok();
     assert!(read_file(&place.server("big")) == content);
-    println!("{victim:?}: {again} bytes sent again after {KILLS} kills");
+    println!("{victim:?}: {again} bytes sent again after {kills} kills");
 }
 
 #[test]

@@ -170,7 +170,7 @@ fn sigterm_lets_connections_finish_and_takes_no_new_ones() {
     let mut carrying = Carrying::start(|_| Vec::new());
     let door = carrying.near.address("listener at");
     carrying.near.signal("TERM");
-    carrying.near.line("finishing what there is");
+    carrying.near.line("draining connections");
     wait_until("a closed door", || TcpStream::connect(door).is_err());
     carrying.echo(&vec![7; 200_000]);
     carrying.stream.shutdown(std::net::Shutdown::Write).unwrap();
@@ -185,7 +185,7 @@ fn sigterm_lets_connections_finish_and_takes_no_new_ones() {
 fn a_second_signal_ends_it_at_once() {
     let mut carrying = Carrying::start(|_| Vec::new());
     carrying.near.signal("TERM");
-    carrying.near.line("finishing what there is");
+    carrying.near.line("draining connections");
     carrying.echo(b"still there");
     carrying.near.signal("TERM");
     assert_eq!(carrying.near.end().code(), Some(130));

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use crate::schema::Schema;
 use crate::support::{
-    Client, Ended, MIB, Place, Server, events, haul, make_file, read_file, start_as, text,
-    wait_until,
+    Client, Ended, MIB, Place, Server, events, haul, insecure, make_file, read_file, start_as,
+    text, wait_until,
 };
 
 /// Every signal that ends a process by default, on Linux.
@@ -147,7 +147,7 @@ fn without_json_the_figures_are_words() {
     // Before anything is known.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    let to = format!("127.0.0.1:{port}:");
+    let to = format!("haul://127.0.0.1:{port}/");
     let client = start(["send", &text(&place.client("a")), &to, "--json"]);
     let accepted = listener.accept().unwrap();
     client.signal("TERM");
@@ -271,7 +271,7 @@ fn a_second_signal_ends_a_client_at_once() {
     shell.args(["-c", r#"head -c 65536 /dev/zero; exec "$0" "$@""#]);
     shell.arg(env!("CARGO_BIN_EXE_haul"));
     let (from, to) = (text(&place.client("a")), server.at(""));
-    shell.args(["send", &from, &to, "--rate=8Mbit", "--json"]);
+    shell.args(insecure(["send", &from, &to, "--rate=8Mbit", "--json"]));
     let mut child = shell
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -323,7 +323,7 @@ fn decision(signal: &str) -> (String, String) {
 fn start_default(args: &[&str]) -> Child {
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"ulimit -c 0; exec env --default-signal "$0" "$@""#]);
-    shell.arg(env!("CARGO_BIN_EXE_haul")).args(args);
+    shell.arg(env!("CARGO_BIN_EXE_haul")).args(insecure(args));
     shell.stdin(Stdio::null()).stdout(Stdio::null());
     shell.stderr(Stdio::piped()).spawn().unwrap()
 }

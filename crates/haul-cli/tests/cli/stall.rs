@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::support::{Ended, MIB, Place, haul, make_file, text};
+use crate::support::{Ended, MIB, Place, haul, make_file, read_file, text};
 
 /// Forwards TCP and UDP from one port to a server on another, until the process ends. Once `after`
 /// bytes of UDP payload have passed, drops each datagram that is longer than `longest`.
@@ -78,7 +78,7 @@ const LIMITS: [&str; 4] = ["--peer-timeout", "2s", "--give-up-after", "4s"];
 fn ends_in_time(from: &str, to: &str, command: &str) {
     let begun = Instant::now();
     let ended: Ended = haul(
-        [command, from, to, "--rate=50Mbit"]
+        [command, from, to, "--rate=50Mbit", "--channel=udt"]
             .into_iter()
             .chain(LIMITS),
     );
@@ -95,7 +95,7 @@ fn send_through(longest: usize) {
     let server = place.serve();
     let port = relay(server.port, 3 * MIB, longest);
     make_file(&place.client("a"), 16 * MIB, 1);
-    let to = format!("127.0.0.1:{port}:");
+    let to = format!("haul://127.0.0.1:{port}/");
     ends_in_time(&text(&place.client("a")), &to, "send");
 }
 
@@ -115,6 +115,29 @@ fn a_get_whose_data_vanishes_ends_with_the_limits_though_small_packets_pass() {
     let server = place.serve();
     let port = relay(server.port, 3 * MIB, 600);
     make_file(&place.server("a"), 16 * MIB, 1);
-    let from = format!("127.0.0.1:{port}:a");
+    let from = format!("haul://127.0.0.1:{port}/a");
     ends_in_time(&from, &text(&place.client("")), "get");
+}
+
+#[test]
+fn a_path_without_udp_carries_the_data_by_tcp_unless_udt_is_asked_for() {
+    let place = Place::new();
+    let server = place.serve();
+    let port = relay(server.port, 0, 0);
+    let content = make_file(&place.client("a"), MIB, 1);
+    let (from, to) = (
+        text(&place.client("a")),
+        format!("haul://127.0.0.1:{port}/"),
+    );
+    let send = ["send", "--json", "--connect-timeout=1s", &from, &to];
+    let only_udt = ["--channel=udt", "--give-up-after=0"];
+    haul(send.into_iter().chain(only_udt)).failed(5, "cannot open a UDP channel");
+    let ended = haul(send).ok();
+    assert_eq!(ended.json()["channel"], "tcp", "{}", ended.stdout);
+    assert!(
+        ended.stderr.contains("the data goes by TCP"),
+        "{}",
+        ended.stderr
+    );
+    assert!(read_file(&place.server("a")) == content);
 }

@@ -1,6 +1,6 @@
 //! Servers, clients and files for the tests; everything ends with its guard.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::Value;
 
 pub(crate) const MIB: usize = 1 << 20;
 /// No command in these tests takes longer.
-const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A directory with one for the server and one for the client in it.
 pub(crate) struct Place {
@@ -104,7 +104,7 @@ impl Server {
         args: impl IntoIterator<Item = S>,
     ) -> Self {
         let mut child = program
-            .args(args)
+            .args(insecure(args))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -112,7 +112,12 @@ impl Server {
             .unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let mut first = String::new();
-        while first.is_empty() || first.starts_with("haul: warning:") {
+        let is_other = |line: &str| {
+            line.is_empty()
+                || line.starts_with("haul: warning:")
+                || line.starts_with("haul: made the key")
+        };
+        while is_other(&first) {
             first = lines.next().unwrap().unwrap();
         }
         let port = first.rsplit(':').next().and_then(|port| port.parse().ok());
@@ -127,14 +132,14 @@ impl Server {
         Self { child, port, log }
     }
 
-    /// `127.0.0.1:PORT:path`, as the command line takes it.
+    /// `haul://127.0.0.1:PORT/path`, as the command line takes it.
     pub(crate) fn at(&self, path: &str) -> String {
         self.at_address("127.0.0.1", path)
     }
 
     /// The same for a server that listens elsewhere; an IPv6 address in brackets.
     pub(crate) fn at_address(&self, address: &str, path: &str) -> String {
-        format!("{address}:{}:{path}", self.port)
+        format!("haul://{address}:{}/{path}", self.port)
     }
 
     /// Processor time that it has used, hundredths of a second.
@@ -160,6 +165,11 @@ impl Server {
         self.status("VmRSS:")
     }
 
+    /// Memory that it has touched at most, KiB.
+    pub(crate) fn peak_kib(&self) -> u64 {
+        self.status("VmHWM:")
+    }
+
     /// How many files and sockets it has open.
     pub(crate) fn open_files(&self) -> usize {
         let dir = std::fs::read_dir(format!("/proc/{}/fd", self.child.id()));
@@ -169,6 +179,15 @@ impl Server {
     /// Bytes that it has handed to the kernel to write.
     pub(crate) fn written_bytes(&self) -> u64 {
         self.count("io", "wchar:")
+    }
+
+    /// The largest core dump that it may leave, bytes.
+    pub(crate) fn core_limit(&self) -> String {
+        let limits = read_text(&format!("/proc/{}/limits", self.child.id()));
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max core file size"));
+        line.unwrap().split_whitespace().next().unwrap().to_owned()
     }
 
     fn status(&self, field: &str) -> u64 {
@@ -181,6 +200,13 @@ impl Server {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
+    /// Sends it a signal, by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        let (option, pid) = (format!("-{name}"), self.child.id().to_string());
+        let sent = Command::new("kill").args([option, pid]).status();
+        assert!(sent.unwrap().success());
+    }
+
     /// What kill -9 does.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
@@ -190,6 +216,11 @@ impl Server {
     /// Whether it has ended by itself.
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
+    }
+
+    /// What it has logged since its first line.
+    pub(crate) fn log(&self) -> Vec<String> {
+        self.log.lock().unwrap().clone()
     }
 
     /// Waits until the log has a line with `text` in it.
@@ -239,7 +270,7 @@ fn program() -> Command {
     program_with(&[])
 }
 
-fn program_with(environment: &[String]) -> Command {
+pub(crate) fn program_with(environment: &[String]) -> Command {
     let mut env = Command::new("env");
     env.arg("--default-signal=INT").args(environment);
     env.arg(env!("CARGO_BIN_EXE_haul"));
@@ -272,6 +303,14 @@ pub(crate) fn limited(limit: &str) -> Command {
 }
 
 pub(crate) fn start_as<S: AsRef<OsStr>>(
+    program: Command,
+    args: impl IntoIterator<Item = S>,
+) -> Client {
+    start_exactly(program, insecure(args))
+}
+
+/// The same with these arguments and no others.
+pub(crate) fn start_exactly<S: AsRef<OsStr>>(
     mut program: Command,
     args: impl IntoIterator<Item = S>,
 ) -> Client {
@@ -293,6 +332,34 @@ pub(crate) fn start_as<S: AsRef<OsStr>>(
         readers,
         stderr,
     }
+}
+
+/// The arguments, and that keys do not matter, where a server of files or its client says nothing
+/// about keys.
+pub(crate) fn insecure<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Vec<OsString> {
+    let args: Vec<OsString> = args
+        .into_iter()
+        .map(|arg| arg.as_ref().to_owned())
+        .collect();
+    let has = |of: fn(&str) -> bool| args.iter().any(|arg| arg.to_str().is_some_and(of));
+    let is_plain = match args.first().and_then(|verb| verb.to_str()) {
+        Some("serve") => true,
+        Some("send" | "get" | "sync" | "ls" | "verify") => has(|arg| arg.starts_with("haul://")),
+        _ => false,
+    };
+    let says = has(|arg| {
+        const TRUST: [&str; 6] = [
+            "--allow-insecure",
+            "--authorized-keys",
+            "--key",
+            "--roots",
+            "--server-key",
+            "--shared-key",
+        ];
+        TRUST.contains(&arg.split('=').next().unwrap_or_default())
+    });
+    let added = (is_plain && !says).then(|| "--allow-insecure".into());
+    args.into_iter().chain(added).collect()
 }
 
 /// Runs `haul` with these arguments to its end.
@@ -352,6 +419,13 @@ impl Client {
         let (option, pid) = (format!("-{name}"), self.child.id().to_string());
         let sent = Command::new("kill").args([option, pid]).status();
         assert!(sent.unwrap().success());
+    }
+
+    /// Memory that it has touched at most, KiB; `None` once it has ended.
+    pub(crate) fn peak_kib(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+        line.split_whitespace().nth(1)?.parse().ok()
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
@@ -465,6 +539,28 @@ impl Disk {
             return Some(Self(at));
         }
         println!("SKIPPED: a file system with coarse times needs root, loop devices and mkfs.ext4");
+        None
+    }
+
+    /// Mounts an ext4 whose root ignores case, where that is allowed.
+    pub(crate) fn mount_casefold(image: &Path, at: &Path) -> Option<Self> {
+        std::fs::write(image, vec![0; 32 * MIB]).unwrap();
+        let (image, at) = (text(image), text(at));
+        let done = |program: &str, args: &[&str]| {
+            let output = Command::new(program).args(args).output();
+            output.is_ok_and(|output| output.status.success())
+        };
+        if done("mkfs.ext4", &["-q", "-O", "casefold", &image])
+            && done("mount", &["-o", "loop", &image, &at])
+        {
+            let disk = Self(at);
+            let lost = format!("{}/lost+found", disk.0);
+            std::fs::remove_dir(lost).unwrap();
+            if done("chattr", &["+F", &disk.0]) {
+                return Some(disk);
+            }
+        }
+        println!("SKIPPED: ext4 that ignores case needs root, a loop device and CONFIG_UNICODE");
         None
     }
 

@@ -298,7 +298,7 @@ fn certificates_open_and_those_that_do_not_do_are_told_in_a_line_at_both_ends() 
         (
             Vec::new(),
             "speaks TLS only",
-            "does not speak TLS as it should",
+            "does not speak TLS: it is no Longhaul gateway",
         ),
     ];
     for (tls, client_says, gateway_says) in cases {
@@ -337,7 +337,7 @@ fn gateways_that_do_not_believe_each_other_are_told_with_the_one_that_refuses() 
     let second = Gateway::start(&second);
     let hops = through(&[&first, &second]);
     let file = text(&place.client("file"));
-    let ended = haul(["send", "--gateway", &hops, &file, "host.example:"]);
+    let ended = haul(["send", "--gateway", &hops, &file, "haul://host.example/"]);
     let ended = ended.failed(5, &format!("gateway {}", second.sessions_at()));
     // This end's own key is not what is wrong.
     assert!(!ended.stderr.contains("--gateway-key"), "{}", ended.stderr);
@@ -365,7 +365,7 @@ fn a_signal_ends_a_command_whose_session_is_still_being_opened() {
     let file = text(&place.client("file"));
     let (at, taken) = silent();
     let at = at.to_string();
-    let send = ["send", "--gateway", &at, &file, "host.example:"];
+    let send = ["send", "--gateway", &at, &file, "haul://host.example/"];
     // No library is put before a program that is not started.
     let run = ["run", "--preload", &file, "--gateway", &at, "--", "true"];
     for (signal, number) in [("INT", 2), ("TERM", 15)] {
@@ -468,15 +468,23 @@ fn what_cannot_be_reached_is_told_with_the_hop() {
     let hops = format!("{},{absent}", relay.sessions_at());
     send(&hops, &server.at("")).failed(5, &format!("gateway {absent}"));
     let hops = through(&[&there]);
-    send(&hops, &format!("{}:", nobody())).failed(5, "it refuses connections");
+    send(&hops, &format!("haul://{}/", nobody())).failed(5, "it refuses connections");
     // What the last gateway, or one between, does not allow.
-    let ended = send(&hops, "127.0.0.2:4725:").failed(7, "`exit`");
+    let ended = send(&hops, "haul://127.0.0.2:4725/").failed(7, "`exit`");
     let named = format!("gateway {hops} does not allow it");
     assert!(ended.stderr.contains(&named), "{}", ended.stderr);
     send(&through(&[&there, &relay]), &server.at("")).failed(5, "not in `next`");
     // What makes no sense.
     let file = text(&place.client("file"));
-    let udt = ["send", "--gateway", &hops, "--channel", "udt", &file, "h:"];
+    let udt = [
+        "send",
+        "--gateway",
+        &hops,
+        "--channel",
+        "udt",
+        &file,
+        "haul://h/",
+    ];
     haul(udt).failed(2, "gateways carry TCP");
 }
 

@@ -26,10 +26,15 @@ impl Gateway {
 
     /// The same, with more on its command line.
     pub(crate) fn start_with(config: &str, args: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_haul")), config, args)
+    }
+
+    /// The same by a command that becomes `haul`.
+    pub(crate) fn start_by(mut command: Command, config: &str, args: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("gateway.toml");
         std::fs::write(&path, config).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_haul"))
+        let mut child = command
             .args(["gateway", "run"])
             .arg(&path)
             .args(args)

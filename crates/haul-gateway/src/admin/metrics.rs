@@ -2,112 +2,16 @@
 
 use std::fmt;
 
+use haul_admin::openmetrics::{Family, Labels, flag, info};
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::{Registry, Unit};
 
-use super::http::Response;
-use super::snapshot::{Shown, Snapshot};
+use super::snapshot::{Shown, Snapshot, Way};
 use crate::rates::ClassTotal;
 use crate::status::{Connection, Limit, Path, Role, Segment};
 
-const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-
-/// Prefix of all metric names.
-const PREFIX: &str = "haul";
-
-pub(super) fn response(snapshot: Snapshot) -> Response {
-    match text(snapshot) {
-        Ok(text) => Response::new(KIND, text),
-        Err(error) => Response::refusal(503, &error.to_string()),
-    }
-}
-
-fn text(snapshot: Snapshot) -> Result<String, fmt::Error> {
-    let mut registry = Registry::with_prefix(PREFIX);
-    registry.register_collector(Box::new(snapshot));
-    let mut text = String::new();
-    encode(&mut text, &registry)?;
-    Ok(text)
-}
-
-type Labels = Vec<(&'static str, String)>;
-
-/// A family of metrics with a sample for each `T`.
-struct Family<T> {
-    /// Without prefix, unit and `_total`.
-    name: &'static str,
-    help: &'static str,
-    unit: Option<Unit>,
-    /// The value only grows.
-    is_counter: bool,
-    value: fn(&T) -> f64,
-}
-
-impl<T> Family<T> {
-    fn gauge(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Self {
-        Self {
-            name,
-            help,
-            unit: None,
-            is_counter: false,
-            value,
-        }
-    }
-
-    fn counter(name: &'static str, help: &'static str, value: fn(&T) -> f64) -> Self {
-        Self {
-            is_counter: true,
-            ..Self::gauge(name, help, value)
-        }
-    }
-
-    fn bytes(mut self) -> Self {
-        self.unit = Some(Unit::Bytes);
-        self
-    }
-
-    fn seconds(mut self) -> Self {
-        self.unit = Some(Unit::Seconds);
-        self
-    }
-
-    /// Writes nothing if there are no samples.
-    fn encode<'a>(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        samples: impl IntoIterator<Item = (&'a Labels, &'a T)>,
-    ) -> fmt::Result
-    where
-        T: 'a,
-    {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let kind = if self.is_counter {
-            MetricType::Counter
-        } else {
-            MetricType::Gauge
-        };
-        let mut family =
-            encoder.encode_descriptor(self.name, self.help, self.unit.as_ref(), kind)?;
-        for (labels, sample) in samples {
-            let value = (self.value)(sample);
-            let mut metric = family.encode_family(labels)?;
-            if self.is_counter {
-                metric.encode_counter::<NoLabelSet, f64, f64>(&value, None)?;
-            } else {
-                metric.encode_gauge(&value)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn gateway_families() -> [Family<Snapshot>; 14] {
+fn gateway_families() -> [Family<Snapshot>; 16] {
     type Of = Family<Snapshot>;
     [
         Of::gauge("uptime", "Time since the gateway was started", |it| {
@@ -147,6 +51,11 @@ fn gateway_families() -> [Family<Snapshot>; 14] {
             it.totals.sessions_refused as f64
         }),
         Of::counter(
+            "sessions_lost",
+            "Sessions that ended because a gateway was lost or failed",
+            |it| it.totals.sessions_lost as f64,
+        ),
+        Of::counter(
             "connections",
             "Applications' connections accepted or made",
             |it| it.totals.connections as f64,
@@ -155,6 +64,11 @@ fn gateway_families() -> [Family<Snapshot>; 14] {
             "connections_refused",
             "Applications' connections refused",
             |it| it.totals.connections_refused as f64,
+        ),
+        Of::counter(
+            "connections_lost",
+            "Applications' connections reset because their session was lost",
+            |it| it.totals.connections_lost as f64,
         ),
         Of::counter("reloads", "Configurations applied", |it| {
             it.totals.reloads as f64
@@ -191,7 +105,7 @@ fn session_families() -> [Family<Shown>; 4] {
     ]
 }
 
-fn segment_families() -> [Family<Segment>; 15] {
+fn segment_families() -> [Family<Segment>; 16] {
     type Of = Family<Segment>;
     [
         Of::counter("segment_received", "Bytes received", |it| {
@@ -261,6 +175,11 @@ fn segment_families() -> [Family<Segment>; 15] {
         Of::counter("segment_resent", "Packets retransmitted", |it| {
             it.resent as f64
         }),
+        Of::counter(
+            "segment_out_of_order",
+            "Packets that arrived out of order: earlier ones were lost or overtaken",
+            |it| it.out_of_order as f64,
+        ),
     ]
 }
 
@@ -304,6 +223,21 @@ impl Collector for Snapshot {
         for family in gateway_families() {
             family.encode(encoder, [(&none, self)])?;
         }
+
+        let refusals = self.totals.refusals.iter();
+        let refusals =
+            refusals.map(|(reason, count)| (vec![("reason", (*reason).to_owned())], count));
+        let refusals: Vec<(Labels, &u64)> = refusals.collect();
+        let help = "Applications' connections refused, by reason";
+        let refused = Family::counter("refusals", help, |count: &u64| *count as f64);
+        let samples = refusals.iter().map(|(labels, count)| (labels, *count));
+        refused.encode(encoder, samples)?;
+
+        let of_way = |way: &Way| vec![("way", way.health.way.clone())];
+        let labels: Vec<Labels> = self.ways.iter().map(of_way).collect();
+        let help = "1 while sessions can be opened by the way";
+        let up = Family::gauge("way_up", help, |way: &Way| flag(way.health.is_up));
+        up.encode(encoder, labels.iter().zip(&self.ways))?;
 
         let of_class = |class: &ClassTotal| vec![("class", class.name.clone())];
         let labels: Vec<Labels> = self.classes.iter().map(of_class).collect();
@@ -350,19 +284,6 @@ impl Collector for Snapshot {
         }
         Ok(())
     }
-}
-
-fn info(
-    encoder: &mut DescriptorEncoder<'_>,
-    name: &str,
-    help: &str,
-    all: &[Labels],
-) -> fmt::Result {
-    if all.is_empty() {
-        return Ok(());
-    }
-    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Info)?;
-    all.iter().try_for_each(|labels| family.encode_info(labels))
 }
 
 /// Writes one sample for each limit: 1 for the one that applies.
@@ -439,10 +360,6 @@ fn of_connection(session: &Shown, connection: &Connection) -> Labels {
         ("from", connection.from.clone()),
         ("to", connection.to.clone()),
     ]
-}
-
-fn flag(is_so: bool) -> f64 {
-    f64::from(u8::from(is_so))
 }
 
 fn connections(session: &Shown) -> usize {

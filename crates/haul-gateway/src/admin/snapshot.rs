@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use haul_admin::http::Response;
 use haul_xsp::SECOND_NS;
 use serde::Serialize;
 
-use super::http::Response;
 use crate::log::Level;
 use crate::rates::ClassTotal;
-use crate::shared::Shared;
+use crate::shared::{Shared, WayHealth};
 use crate::status::{Role, Status, Totals};
 use crate::sync::lock;
 
@@ -35,8 +35,10 @@ pub(super) struct Snapshot {
     pub(super) totals: Totals,
     /// The rate limit of all sessions together, bits per second.
     pub(super) most_bps: Option<u64>,
-    /// What each class has sent, and its limits.
+    /// Bytes sent by each class, and its limits.
     pub(super) classes: Vec<ClassTotal>,
+    /// The ways of routes with several, as they were checked last.
+    pub(super) ways: Vec<Way>,
     pub(super) sessions: Vec<Shown>,
     log: Vec<Line>,
 }
@@ -48,6 +50,16 @@ pub(super) struct Shown {
     #[serde(flatten)]
     pub(super) status: Status,
     pub(super) age_s: f64,
+    /// Time until a suspended session ends.
+    ends_in_s: Option<f64>,
+}
+
+/// A way of a route, with the time since when it is up or down.
+#[derive(Debug, Serialize)]
+pub(super) struct Way {
+    #[serde(flatten)]
+    pub(super) health: WayHealth,
+    age_s: f64,
 }
 
 #[derive(Debug, Serialize)]
@@ -55,6 +67,7 @@ struct Line {
     age_s: f64,
     level: Level,
     text: String,
+    times: u64,
 }
 
 /// Takes snapshots, and keeps what rates need.
@@ -109,6 +122,11 @@ impl Snapshots {
             age_s: age(line.at_ns),
             level: line.level,
             text: line.text,
+            times: line.times,
+        });
+        let ways = shared.health.ways().into_iter().map(|health| Way {
+            age_s: age(health.since_ns),
+            health,
         });
         let config = shared.config();
         let mut classes = shared.rates.totals();
@@ -128,6 +146,7 @@ impl Snapshots {
             totals: shared.totals(),
             most_bps: config.rate.map(|rate| rate.0),
             classes,
+            ways: ways.collect(),
             sessions,
             log: log.collect(),
         }
@@ -152,6 +171,9 @@ impl Snapshots {
             Shown {
                 number,
                 age_s: seconds(now_ns.saturating_sub(status.since_ns)),
+                ends_in_s: status
+                    .ends_at_ns
+                    .map(|at_ns| seconds(at_ns.saturating_sub(now_ns))),
                 status,
             }
         };

@@ -5,13 +5,13 @@ use std::os::fd::BorrowedFd;
 
 use haul_slab::{AccessFlags, Region};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
-use haul_verbs::{Context, DeviceCaps, Error, Qp, QpCapacity, QpInit, RateLimit, WorkCompletion};
+use haul_verbs::{Context, DeviceCaps, Error, Qp, QpInit, QpStatistics, RateLimit, WorkCompletion};
 use haul_xsp::bag::{Get, Put};
 use haul_xsp::wire::{ChanParams, Key};
 use haul_xsp::{ChanId, SlabSeq, Time};
 
 use super::fabric::{
-    Accepted, CONNECT_NS, DataConnection, Fabric, Guard, Lost, News, READS_MAX, Wanted,
+    Accepted, CONNECT_NS, DataConnection, Fabric, Guard, Lost, News, READS_MAX, WRITES_MAX, Wanted,
     meeting_point,
 };
 use super::work::{Lane, Opens, Work};
@@ -30,6 +30,8 @@ pub(super) struct Connected {
     events: EventChannel,
     /// Reads in flight, and responses in flight, that the device allows.
     reads: (u16, u16),
+    /// Requests in flight on a queue pair.
+    sends_max: u32,
     rate_limit: Option<RateLimit>,
     paces: bool,
 }
@@ -47,13 +49,19 @@ impl Connected {
             ChannelKind::Verbs => Opens::Wholes,
             _ => Opens::Parts,
         };
+        let sends_max = if wanted.pushes {
+            WRITES_MAX.min(attributes.max_qp_wr)
+        } else {
+            u32::from(READS_MAX) * 2
+        };
         let reads = |most: u32| u16::try_from(most).unwrap_or(u16::MAX).min(READS_MAX);
         Ok(Self {
             kind,
             lanes: Vec::new(),
             connecting: Vec::new(),
             has_broken: false,
-            work: Work::new(context, arena, &wanted, opens)?,
+            work: Work::new(context, arena, &wanted, sends_max, opens)?,
+            sends_max,
             events: context.create_event_channel()?,
             reads: (
                 reads(attributes.max_init_rd_atomic),
@@ -68,24 +76,19 @@ impl Connected {
 
     fn param<'a>(&self, private_data: &'a [u8]) -> ConnParam<'a> {
         let (initiator_depth, responder_resources) = self.reads;
-        ConnParam {
-            private_data,
-            responder_resources,
-            initiator_depth,
-            ..ConnParam::default()
-        }
+        let mut param = ConnParam::default();
+        param.private_data = private_data;
+        param.responder_resources = responder_resources;
+        param.initiator_depth = initiator_depth;
+        param
     }
 
     fn qp(&mut self) -> Result<Qp, Error> {
-        let qp = self.work.pd.create_qp(&QpInit {
-            capacity: QpCapacity {
-                max_send_wr: u32::from(READS_MAX) * 2,
-                max_recv_wr: self.work.marks_max().max(1),
-                ..QpCapacity::default()
-            },
-            rate_limit: self.rate_limit,
-            ..QpInit::new(&self.work.cq)
-        })?;
+        let mut init = QpInit::new(&self.work.cq);
+        init.capacity.max_send_wr = self.sends_max;
+        init.capacity.max_recv_wr = self.work.marks_max().max(1);
+        init.rate_limit = self.rate_limit;
+        let qp = self.work.pd.create_qp(&init)?;
         self.work.expect_marks(&qp)?;
         Ok(qp)
     }
@@ -114,6 +117,17 @@ impl Connected {
             }
             _ => {}
         }
+    }
+}
+
+impl Connected {
+    /// Adds up a counter of all lanes.
+    fn sum(&self, counter: impl Fn(QpStatistics) -> u64) -> u64 {
+        let lanes = self.lanes.iter();
+        lanes
+            .filter_map(|lane| lane.qp.statistics().ok())
+            .map(counter)
+            .sum()
     }
 }
 
@@ -217,12 +231,11 @@ impl Fabric for Connected {
     }
 
     fn resent(&self) -> u64 {
-        let of = |lane: &Lane| {
-            lane.qp
-                .statistics()
-                .map_or(0, |statistics| statistics.resent_segments)
-        };
-        self.lanes.iter().map(of).sum()
+        self.sum(|statistics| statistics.resent_segments)
+    }
+
+    fn out_of_order(&self) -> u64 {
+        self.sum(|statistics| statistics.early_segments)
     }
 
     fn open(

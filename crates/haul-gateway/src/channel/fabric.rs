@@ -19,11 +19,15 @@ use crate::host::socket_addr;
 /// Reads in flight of an end (ORD), and responses in flight (IRD), unless the device allows fewer.
 pub(crate) const READS_MAX: u16 = 64;
 
+/// Writes in flight of an end on a queue pair, unless the device allows fewer: small ones of many
+/// connections fill a path too.
+pub(super) const WRITES_MAX: u32 = 4_096;
+
 /// Timeout of a data connection with its cookie, ns. Behind a firewall the next kind, and the
 /// applications, wait for it.
 pub(super) const CONNECT_NS: u64 = 5 * SECOND_NS;
 
-/// What a session asks of its data channels.
+/// The interface between a session and its data channels.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Wanted {
     /// The number of channels.
@@ -38,20 +42,18 @@ impl Wanted {
     /// The rate limit of each channel.
     pub(super) fn lane_limit(&self) -> Option<RateLimit> {
         let lanes = u64::from(self.lanes.max(1));
-        self.limit.map(|limit| RateLimit {
-            bits_per_second: (limit.bits_per_second / lanes).max(8),
-            max_burst_bytes: limit.max_burst_bytes.map(|burst| burst / lanes),
+        self.limit.map(|limit| {
+            RateLimit::new((limit.bits_per_second / lanes).max(8))
+                .with_burst(limit.max_burst_bytes.map(|burst| burst / lanes))
         })
     }
 }
 
-/// Returns the rate limit for a path of `rate_bps` and `burst_bytes`, as one end has told the
-/// other. Half of the burst is used, because packets arrive at a policer closer together than they
-/// left.
+/// Returns the rate limit for a path of `rate_bps` and `burst_bytes`, as announced by one end. Half
+/// of the burst is used, because packets arrive at a policer closer together than they left.
 pub(crate) fn limit(rate_bps: Option<u64>, burst_bytes: Option<u64>) -> Option<RateLimit> {
-    rate_bps.map(|bits_per_second| RateLimit {
-        bits_per_second,
-        max_burst_bytes: burst_bytes.map(|burst| burst / 2),
+    rate_bps.map(|bits_per_second| {
+        RateLimit::new(bits_per_second).with_burst(burst_bytes.map(|burst| burst / 2))
     })
 }
 
@@ -171,6 +173,10 @@ pub(crate) trait Fabric: Debug + Send {
     /// Packets retransmitted, as far as the transport reports them.
     fn resent(&self) -> u64;
 
+    /// Packets that arrived out of order, because earlier ones were lost or overtaken; as far as
+    /// the transport reports them.
+    fn out_of_order(&self) -> u64;
+
     /// Opens memory to the peer, and returns its key.
     fn open(
         &mut self,
@@ -192,11 +198,11 @@ pub(crate) trait Fabric: Debug + Send {
     /// region.
     fn put(&mut self, put: &Put, region: &Region) -> Result<(), Lost>;
 
-    /// Marks a slab: once all writes so far are in place, the peer learns that the slab's writes
-    /// are ([`News::Written`]).
+    /// Marks a slab: once all writes so far are in place, the peer gets [`News::Written`] for the
+    /// slab.
     fn mark(&mut self, seq: SlabSeq);
 
-    /// Posts what waits, as far as there is room.
+    /// Posts queued requests, as far as the channels take them.
     fn post(&mut self) -> Result<(), Lost>;
 
     /// Ends all data channels. Nothing is placed afterwards, and everything in flight fails.

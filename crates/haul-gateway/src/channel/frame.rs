@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_that_nobody_may_ask_for_are_refused() {
+    fn lengths_beyond_the_limits_are_refused() {
         let id = 1;
         for frame in [
             Frame::Get {

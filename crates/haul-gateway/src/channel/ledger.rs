@@ -328,7 +328,7 @@ impl Ledger {
 
     // Input.
 
-    /// Handles a frame. Returns the payload that follows it, and adds events to `news`.
+    /// Handles a frame. Returns the payload that follows it, and appends events to `news`.
     pub(crate) fn handle(
         &mut self,
         frame: Frame,

@@ -1,7 +1,7 @@
-//! Data channels: what moves the slabs of one segment.
+//! Data channels, which move the slabs of one segment.
 //!
-//! A [`Fabric`] has channels of one kind. It opens memory to the peer, moves what the session wants
-//! moved, and reports the outcome.
+//! A [`Fabric`] has channels of one kind. It opens memory to the peer, moves the data that the
+//! session requests, and reports the outcome.
 //!
 //! Map: `fabric` the trait and its vocabulary · `network` the kinds that this gateway has · `open`
 //! makes the fabric of a kind · `proto` kinds on the wire · `connected` reliable connections of

@@ -14,11 +14,11 @@ pub(crate) struct Network {
     pub(crate) means: Means,
     /// Where it listens; `None`: it is only dialled.
     pub(crate) listen: Option<SocketAddr>,
-    /// The address told to peers, if it is not the one that they have reached.
+    /// The address announced to peers, if it differs from the one that they have reached.
     pub(crate) public: Option<SocketAddr>,
 }
 
-/// What data channels of a kind are made with.
+/// The settings of data channels of one kind.
 #[derive(Debug)]
 pub(crate) enum Means {
     /// TCP connections.

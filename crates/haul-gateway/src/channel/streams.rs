@@ -45,7 +45,7 @@ impl Lane {
         self.connecting.is_none()
     }
 
-    /// What the poller is to wait for.
+    /// Events that the poller waits for.
     fn wants(&self) -> Interest {
         Interest {
             readable: true,
@@ -328,6 +328,13 @@ impl Fabric for Streams {
             .sum()
     }
 
+    fn out_of_order(&self) -> u64 {
+        let lanes = self.lanes.iter();
+        lanes
+            .filter_map(|lane| lane.stream.out_of_order().ok())
+            .sum()
+    }
+
     fn open(
         &mut self,
         region: &Region,
@@ -428,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_listens_the_channel_has_failed() {
+    fn without_a_listener_the_channel_fails() {
         let mut fabric = fabric();
         let acceptor = acceptor();
         let params = params(&acceptor);
@@ -439,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_turns_the_cookie_down_ends_the_attempt() {
+    fn a_refused_cookie_ends_the_attempt() {
         let mut fabric = fabric();
         let acceptor = acceptor();
         fabric.connect(NOW, &params(&acceptor)).unwrap();
@@ -449,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_says_something_else_ends_the_attempt() {
+    fn an_unexpected_answer_ends_the_attempt() {
         let mut fabric = fabric();
         let acceptor = acceptor();
         fabric.connect(NOW, &params(&acceptor)).unwrap();
@@ -460,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_says_nothing_is_not_waited_for_for_ever() {
+    fn the_wait_for_a_silent_peer_is_bounded() {
         let mut fabric = fabric();
         let acceptor = acceptor();
         fabric.connect(NOW, &params(&acceptor)).unwrap();

@@ -13,7 +13,7 @@ use super::ledger::Part;
 /// repairs a loss, while others could send them. These keep a path of 10 Gb/s busy for 0.4 ms,
 /// until this thread runs again.
 pub(crate) const UNSENT_BYTES: u32 = 512 << 10;
-/// The kernel gives a peer up after this time without an answer.
+/// Timeout after which the kernel gives up a silent peer.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
 /// Configures the TCP connection of a data channel.
@@ -65,7 +65,7 @@ pub(super) fn receive(
     stream::receive(stream, &mut [payload, Scatter::from(rest)])
 }
 
-/// Returns the packets retransmitted, as far as the kernel tells.
+/// Returns the packets retransmitted, as far as the kernel reports them.
 pub(super) fn resent(stream: &Stream) -> u64 {
     stream
         .resent_octets()

@@ -245,7 +245,7 @@ fn a_mark_waits_for_the_writes_before_it_whatever_stream_they_come_by() {
     assert!(news.is_empty(), "{news:?}");
     ledger.handle_placed(&begun[1], &mut news);
     assert!(matches!(news[..], [News::Written(SlabSeq(5))]), "{news:?}");
-    // Behind what has been there for long it is told at once.
+    // Behind older data it is reported at once.
     let late = Frame::Written { id: 1, slab: 9 };
     ledger.handle(late, &mut news).unwrap();
     ledger.handle_placed(&begun[2], &mut news);
@@ -350,7 +350,7 @@ fn memory_is_used_as_it_was_opened_and_not_otherwise() {
     };
     assert!(is_breach(reads_until(|readable, _| get(other(readable)))));
     assert!(is_breach(reads_until(|_, writable| put(other(writable)))));
-    // Other octets.
+    // Other bytes.
     for to in [MIB as u64 - 999, MIB as u64, u64::MAX - 999, u64::MAX] {
         let at = |key: Key| Key { to, ..key };
         assert!(
@@ -463,7 +463,7 @@ fn ready_comes_first_and_once() {
 }
 
 #[test]
-fn an_end_in_the_middle_fails_what_is_under_way() {
+fn an_end_in_the_middle_fails_requests_in_flight() {
     let arena = Region::map(4096).unwrap();
     let mut end = End::new(&arena, 1, true);
     end.ledger.get(get(1, Key::default(), 0, 1));

@@ -13,7 +13,7 @@ use haul_xsp::bag::{Get, Put, PutId};
 use haul_xsp::wire::Key;
 use haul_xsp::{ChanId, SlabSeq};
 
-use super::fabric::{Guard, Lost, News, READS_MAX, Wanted};
+use super::fabric::{Guard, Lost, News, Wanted};
 
 /// Completions taken at a time.
 const BATCH: usize = 64;
@@ -31,6 +31,9 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
+    /// A request has failed, so the queue pair is in error. Its disconnection may be reported
+    /// later; until then, further requests would fail at once and use up their slabs' attempts.
+    has_failed: bool,
     /// Bytes of reads and writes in flight.
     outstanding: u64,
 }
@@ -41,6 +44,7 @@ impl Lane {
             chan,
             qp,
             is_up: false,
+            has_failed: false,
             outstanding: 0,
         }
     }
@@ -191,7 +195,7 @@ impl Marks {
     }
 }
 
-/// What queue pairs of one kind share.
+/// State shared by queue pairs of one kind.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) pd: Pd,
@@ -214,11 +218,13 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// Makes room for the reads and writes of all queue pairs wanted. Reads go to `arena`.
+    /// Allocates work requests for the reads and writes of all requested queue pairs. Reads go to
+    /// `arena`.
     pub(super) fn new(
         context: &Context,
         arena: &Region,
         wanted: &Wanted,
+        sends_max: u32,
         opens: Opens,
     ) -> Result<Self, Error> {
         let pd = context.alloc_pd()?;
@@ -226,7 +232,7 @@ impl Work {
         let lanes = wanted.lanes.max(1);
         let marks = wanted.pushes.then(|| Marks::new(&pd, lanes)).transpose()?;
         let marked = if marks.is_some() { 2 * MARKS } else { 0 };
-        let entries = u32::from(lanes) * (u32::from(READS_MAX) * 4 + marked);
+        let entries = u32::from(lanes) * (sends_max * 2 + marked);
         let cq = context.create_cq(entries, Some(&completions), 0)?;
         cq.arm(Notify::Any)?;
         let mut sink = AccessFlags::LOCAL_WRITE;
@@ -364,8 +370,8 @@ impl Work {
         Ok(())
     }
 
-    /// Posts what waits, as far as there is room: reads and writes on the least busy queue pair,
-    /// marks on each.
+    /// Posts queued requests, as far as queue pairs take them: reads and writes on the least busy
+    /// queue pair, marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
         while let Some(job) = self.waiting.front().copied() {
             let is_posted = match job {
@@ -381,7 +387,9 @@ impl Work {
     }
 
     fn post_one(&mut self, job: Job, lanes: &mut [Lane]) -> bool {
-        let lane = lanes.iter_mut().filter(|lane| lane.is_up);
+        let lane = lanes
+            .iter_mut()
+            .filter(|lane| lane.is_up && !lane.has_failed);
         let lane = lane.min_by_key(|lane| lane.outstanding);
         let request = job.request(self.next, &self.arena);
         let (Some(lane), Some(request)) = (lane, request) else {
@@ -454,6 +462,7 @@ impl Work {
                 let is_done = done.status == WcStatus::Success;
                 if let Some(lane) = lanes.iter_mut().find(|lane| lane.qp.qp_num() == qp_num) {
                     lane.outstanding -= job.len();
+                    lane.has_failed |= !is_done;
                 }
                 news.extend(job.over(is_done));
             }

@@ -13,13 +13,14 @@ use crate::config::{
 };
 use crate::path::Backend;
 use crate::rates::REST;
+use crate::session::Shape;
 use crate::tls::{self, TlsError};
 
 /// A ring needs one region to fill, one to drain, and one in flight.
 const REGIONS_MIN: u16 = 3;
 /// Smallest region, bytes: below, slabs cost more than they carry.
 const REGION_BYTES_MIN: u64 = 1 << 20;
-/// What a stream sends at least at a time, bytes.
+/// The least that a stream sends at a time, bytes.
 const PACKET_BYTES: u64 = 1_500;
 /// Longest message of an application, and most messages in flight, that memory is kept for.
 const MESSAGE_MAX: ByteCount = ByteCount(16 << 20);
@@ -93,11 +94,6 @@ impl Config {
         }
         check.problems
     }
-}
-
-/// Returns the bytes of a session with this ring: the ring, and the arena for the other direction.
-const fn session_bytes(ring: u64) -> u64 {
-    ring.saturating_mul(2)
 }
 
 /// The place of a setting.
@@ -180,6 +176,13 @@ impl Check<'_> {
                 "leave it out, or count from 1",
             );
         }
+        if config.session.outage == 0 {
+            self.error(
+                Place::Setting("session"),
+                "`outage` must be at least a second",
+                "leave it out, or count from 1",
+            );
+        }
         // The number of regions of inbound sessions is fixed.
         self.ring(config.ring.0, default_regions(), Place::Setting("ring"));
     }
@@ -193,6 +196,7 @@ impl Check<'_> {
                 ("exit", !config.exit.is_empty()),
                 ("rdma", config.rdma.iter().any(|rdma| !rdma.exit.is_empty())),
                 ("next", !config.next.is_empty()),
+                ("proxy_protocol", !config.proxy_protocol.is_empty()),
             ] {
                 if is_set {
                     self.warn(
@@ -669,13 +673,13 @@ impl Check<'_> {
         let routes = config
             .routes
             .iter()
-            .map(|route| session_bytes(route.ring.0));
+            .map(|route| Shape::of_route(config, route).first_bytes(true));
         let routes = routes.fold(0, u64::saturating_add);
         if routes > memory.0 {
             let needed = ByteCount(routes);
             self.error(
                 place,
-                format!("sessions of all routes take {needed}, which is more than {memory}"),
+                format!("sessions of all routes take {needed} at their opening, which is more than {memory}"),
                 "raise it, or make rings smaller",
             );
             return;
@@ -696,7 +700,8 @@ impl Check<'_> {
         if config.listen.is_none() {
             return;
         }
-        let fit = (memory.0 - routes - rdma) / session_bytes(config.ring.0).max(1);
+        let first_bytes = Shape::of_incoming(config).first_bytes(true);
+        let fit = (memory.0 - routes - rdma) / first_bytes.max(1);
         let expected = config.sessions.saturating_sub(config.routes.len());
         if fit == 0 && expected > 0 {
             self.error(

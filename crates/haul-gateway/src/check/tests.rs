@@ -55,7 +55,7 @@ fn lines(problems: &[Problem]) -> Vec<String> {
 }
 
 #[test]
-fn devices_that_are_not_there_are_told_with_their_lines() {
+fn missing_devices_are_reported_with_their_lines() {
     let config = changed(
         "[[channel]]",
         "[rdma]\ndevice = 'rxe0'\nexit = ['192.0.2.1:7']\n[[channel]]\nkind = 'verbs'\nlisten = '127.0.0.1:7009'\n\
@@ -85,7 +85,7 @@ fn a_good_configuration_has_no_problems() {
     assert_eq!(lines(&parse(GOOD).check()), [""; 0]);
 }
 
-/// What is changed to what, and how the line begins that tells it.
+/// The text to replace, its replacement, and the start of the expected line.
 const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "[[channel]]",
@@ -158,11 +158,6 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "line 10: error: path: [path] of kind exec names no program",
     ),
     (
-        "[[channel]]",
-        "[path]\nkind = 'http'\nurl = 'https://example.org'\n[[channel]]",
-        "line 10: error: path: [path] with https needs `roots`",
-    ),
-    (
         "rate = '2.5Gb/s'",
         "regions = 0",
         "line 23: error: [[route]] 1: ring: it has 0 regions",
@@ -181,17 +176,22 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ),
     (
         "sessions = 8",
-        "sessions = 90",
-        "line 4: warning: memory: 2GiB has room for 14 sessions",
+        "sessions = 8\nsession = { hold = 0, outage = 0 }",
+        "line 6: error: session: `outage` must be at least a second",
+    ),
+    (
+        "sessions = 8",
+        "sessions = 200",
+        "line 4: warning: memory: 2GiB has room for 126 sessions",
     ),
     (
         "memory = '2GiB'",
-        "memory = '128MiB'",
-        "line 4: error: memory: sessions of all routes take 256MiB",
+        "memory = '16MiB'",
+        "line 4: error: memory: sessions of all routes take 32MiB",
     ),
     (
         "memory = '2GiB'",
-        "memory = '256MiB'",
+        "memory = '32MiB'",
         "line 4: error: memory: no inbound session fits",
     ),
     (
@@ -382,7 +382,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn each_mistake_is_told_where_it_is() {
+fn each_mistake_is_reported_with_its_line() {
     for (from, to, expected) in MISTAKES {
         let told = lines(&changed(from, to).check());
         assert!(
@@ -425,7 +425,7 @@ fn a_gateway_needs_a_way_in() {
 }
 
 #[test]
-fn all_that_does_not_parse_is_told_at_once() {
+fn all_parse_errors_are_reported_at_once() {
     let text = "
 name = 7
 listen = 'here'
@@ -479,7 +479,7 @@ answer = 'soon'
 }
 
 #[test]
-fn text_that_is_no_toml_is_told_by_line() {
+fn text_that_is_no_toml_is_reported_by_line() {
     let told =
         lines(&Config::parse("name = 'gateway'\n[[listener]\nkind = 'http'\nlisten").unwrap_err());
     assert!(
@@ -519,7 +519,7 @@ fn a_kind_that_was_removed_is_refused_with_its_replacement() {
 }
 
 #[test]
-fn a_table_of_the_wrong_kind_is_told() {
+fn a_table_of_the_wrong_kind_is_reported() {
     for text in ["listener = 7", "[listener]", "listener = [1]"] {
         let told = lines(&Config::parse(&format!("name = 'gateway'\n{text}")).unwrap_err());
         assert!(
@@ -530,10 +530,10 @@ fn a_table_of_the_wrong_kind_is_told() {
 }
 
 #[test]
-fn a_missing_file_is_told() {
+fn a_missing_file_is_reported() {
     let told = lines(&Config::load(Path::new("/nowhere/gateway.toml")).unwrap_err());
     assert!(
-        told[0].starts_with("error: cannot read /nowhere/gateway.toml: No such file"),
+        told[0].starts_with("error: cannot read /nowhere/gateway.toml: no such file"),
         "{told:?}"
     );
 }
@@ -564,6 +564,82 @@ fn without_rules_nothing_is_allowed() {
     );
 }
 
+/// Every configuration that the pages show, with the files that it names and what a part of one
+/// leaves out.
+#[test]
+fn what_the_pages_show_is_good() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::new("root");
+    let issued = authority.issue(&["gw.site-a.example"], Validity::Now);
+    let written = tls::tests::write(dir.path(), "gateway", &issued, &authority);
+    std::fs::rename(written.roots, dir.path().join("roots.crt")).unwrap();
+    for key in ["a-b.key", "peer.key"] {
+        write_key(&dir.path().join(key));
+    }
+    let docs = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/");
+    let mut wrong = Vec::new();
+    for page in ["gateways.md", "gateway-reference.md"] {
+        let text = std::fs::read_to_string(format!("{docs}{page}")).unwrap();
+        let shown: Vec<&str> = text.split("\n```toml\n").skip(1).collect();
+        assert!(
+            shown.len() >= 2 && shown.len() == text.matches("```toml").count(),
+            "{page}"
+        );
+        for block in shown {
+            let block = block.split("\n```").next().unwrap();
+            let mut whole = block.to_owned();
+            if !block.starts_with("name = ") {
+                let key = if block.starts_with("via = ") {
+                    "[[route]]\nto = ['*']\n"
+                } else {
+                    ""
+                };
+                // Some are of a gateway at which sessions end.
+                let is_last = ["proxy_protocol = ", "exit = "].map(|key| block.contains(key));
+                let (top, channel) = if is_last.contains(&true) {
+                    (
+                        "listen = '127.0.0.1:7400'\nmemory = '4GiB'\nexit = ['10.2.0.0/16']\n",
+                        "[[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:7401'\n",
+                    )
+                } else {
+                    ("", "")
+                };
+                whole = format!("name = 'gateway'\nanonymous = true\n{top}{key}{block}\n{channel}");
+                if !whole.contains("[[route]]") {
+                    whole += "[[route]]\nto = ['*']\nvia = ['gw.example:7400']\n";
+                }
+                if !whole.contains("[[listener]]") {
+                    whole += "[[listener]]\nkind = 'socks5'\nlisten = '127.0.0.1:1080'\n";
+                }
+            }
+            for folder in [
+                "/run/credentials/haul-gateway.service",
+                "/etc/haul",
+                "/var/log/haul",
+            ] {
+                whole = whole.replace(folder, dir.path().to_str().unwrap());
+            }
+            let file = dir.path().join("gateway.toml");
+            std::fs::write(&file, whole).unwrap();
+            let told = match Config::load(&file) {
+                Ok(config) => lines(&config.check()),
+                Err(problems) => lines(&problems),
+            };
+            if !told.is_empty() {
+                wrong.push(format!("{page}: {block}\n{told:#?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
+}
+
+fn write_key(path: &Path) {
+    let mut options = std::fs::OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path);
+    let digits = "0123456789abcdef".repeat(4);
+    file.unwrap().write_all(digits.as_bytes()).unwrap();
+}
+
 /// The example of the documentation, with the files that it names.
 #[test]
 fn the_annotated_example_is_good() {
@@ -582,15 +658,12 @@ fn the_annotated_example_is_good() {
     let key = dir.path().join("site-b.key");
     let missing = format!("[[key]] 1: file: {}: No such file", key.display());
     assert!(told.len() == 1 && told[0].contains(&missing), "{told:#?}");
-    let mut options = std::fs::OpenOptions::new();
-    let file_of_key = options.write(true).create_new(true).mode(0o600).open(&key);
-    let digits = "0123456789abcdef".repeat(4);
-    file_of_key.unwrap().write_all(digits.as_bytes()).unwrap();
+    write_key(&key);
     assert_eq!(lines(&Config::load(&file).unwrap().check()), [""; 0]);
 }
 
 #[test]
-fn certificates_that_peers_would_refuse_are_told() {
+fn certificates_that_peers_would_refuse_are_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let told = |issued| {

@@ -9,8 +9,8 @@ use super::model::Key;
 
 /// Length of a key, bytes.
 const KEY_LEN: usize = 32;
-/// Rights that nobody but the owner may have: the group to write, others any. The group may read,
-/// because service managers hand over secrets that way.
+/// Permission bits that a key file must not have: write for its group, all for others. The group
+/// may read, because service managers hand over secrets that way.
 const MODE_REFUSED: u32 = 0o027;
 /// Longest file with a secret, bytes.
 const SECRET_MAX: u64 = 256 << 10;

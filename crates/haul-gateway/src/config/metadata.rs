@@ -23,7 +23,8 @@ impl<'de> Deserialize<'de> for SessionMetadata {
         let pairs = std::collections::BTreeMap::<String, String>::deserialize(deserializer)?;
         let mut metadata = Metadata::default();
         for (key, value) in &pairs {
-            metadata.insert(key, value).map_err(de::Error::custom)?;
+            let inserted = metadata.insert_of_user(key, value);
+            inserted.map_err(de::Error::custom)?;
         }
         Ok(Self(metadata))
     }

@@ -1,9 +1,9 @@
 //! The configuration of a gateway: one TOML file.
 //!
 //! Map: `model` all settings · `parse` text to [`Config`], with `lines` · `channel` kinds of data
-//! channels · `rule` hosts and ports · `unit` quantities · `key` files of keys · `path` what is
-//! asked of networks · `via` gateways on the way · `ways` the ways of a route · `metadata` what
-//! sessions say · `problem` what is wrong.
+//! channels · `rule` hosts and ports · `unit` quantities · `key` files of keys · `path` path
+//! requests to networks · `via` gateways on the way · `ways` the ways of a route · `metadata`
+//! metadata of sessions · `problem` error messages.
 
 mod channel;
 mod key;
@@ -25,8 +25,8 @@ pub(crate) use key::read_secret;
 pub use metadata::SessionMetadata;
 pub(crate) use model::default_regions;
 pub use model::{
-    Admin, Class, ClientMeans, Config, DEFAULT_PORT, Key, Listen, Listener, ListenerKind, Rdma,
-    Route, RouteMode, Tls,
+    AccessFormat, AccessLog, Admin, Class, ClientMeans, Config, DEFAULT_PORT, Key, Listen,
+    Listener, ListenerKind, Rdma, Route, RouteMode, Tls, Waits,
 };
 pub(crate) use parse::{CHANNEL, CLASS, DOOR, KEY, LISTENER, ROUTE};
 pub use path::{NoPathRule, PathRule, PathSignalling};

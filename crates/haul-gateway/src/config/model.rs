@@ -42,6 +42,9 @@ pub struct Config {
     /// peer silent for three intervals counts as lost, and its session is suspended.
     #[serde(default = "default_keepalive")]
     pub keepalive: u32,
+    /// How long sessions wait for a peer that is lost.
+    #[serde(default)]
+    pub session: Waits,
     /// Where data channels are accepted, one for each kind.
     #[serde(default, rename = "channel")]
     pub channels: Vec<Listen>,
@@ -66,6 +69,13 @@ pub struct Config {
     /// The only destinations to which sessions that end here may connect.
     #[serde(default)]
     pub exit: Vec<AddressRule>,
+    /// Destinations that receive the client's address by the PROXY protocol, version 2. All others
+    /// receive the stream alone.
+    #[serde(default)]
+    pub proxy_protocol: Vec<AddressRule>,
+    /// Where a line is written for each connection.
+    #[serde(default)]
+    pub access_log: Option<AccessLog>,
     /// The device for applications' RDMA connections, at either end.
     #[serde(default)]
     pub rdma: Option<Rdma>,
@@ -81,7 +91,7 @@ pub struct Config {
     /// The administration server: page and metrics.
     #[serde(default)]
     pub admin: Option<Admin>,
-    /// Who sets up the paths that sessions ask for.
+    /// The back end that sets up the paths that sessions request.
     #[serde(default)]
     pub path: PathSignalling,
     /// Where settings are in the file.
@@ -118,6 +128,8 @@ impl Config {
             class: None,
             path: Vec::new(),
             metadata: means.metadata,
+            forward_client: default_true(),
+            health: 0,
         };
         Self {
             name: "client".to_owned(),
@@ -126,15 +138,18 @@ impl Config {
             ring: default_ring(),
             sessions: default_sessions(),
             keepalive: default_keepalive(),
+            session: Waits::default(),
             channels: Vec::new(),
             rate: None,
             classes: Vec::new(),
             guest_class: None,
-            // A client without key or certificate trusts whatever gateway it reaches.
+            // A client without key or certificate trusts any gateway that it reaches.
             anonymous: means.key.is_none() && means.tls.is_none(),
             tls: means.tls,
             keys: means.key.into_iter().collect(),
             exit: Vec::new(),
+            proxy_protocol: Vec::new(),
+            access_log: None,
             rdma: None,
             next: Vec::new(),
             listeners: Vec::new(),
@@ -177,6 +192,17 @@ impl Config {
     /// Whether sessions may end here.
     pub(crate) fn has_exit(&self) -> bool {
         !self.exit.is_empty() || self.rdma.iter().any(|rdma| !rdma.exit.is_empty())
+    }
+
+    /// Whether data channels of inbound sessions may use an RDMA device.
+    pub(crate) fn has_device(&self) -> bool {
+        let mut kinds = self.channels.iter().map(|channel| channel.kind);
+        kinds.any(|kind| kind == ChannelKind::Verbs)
+    }
+
+    /// Whether a server receives the client's address by the PROXY protocol.
+    pub(crate) fn announces_client(&self, to: SocketAddr) -> bool {
+        self.proxy_protocol.iter().any(|rule| rule.allows(to))
     }
 
     /// Whether sessions may connect to `to`, by RDMA or by TCP.
@@ -228,13 +254,32 @@ const fn default_keepalive() -> u32 {
     10
 }
 
+/// How long sessions wait for a peer that is lost, with their connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Waits {
+    /// Hold of a session whose peer is gone (its host refuses or cannot be reached), seconds.
+    pub hold: u32,
+    /// Hold of a session whose peer does not answer (the path may be interrupted), seconds.
+    pub outage: u32,
+}
+
+impl Default for Waits {
+    fn default() -> Self {
+        Self {
+            hold: 15,
+            outage: 300,
+        }
+    }
+}
+
 /// Where a kind of data channel is accepted.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Listen {
     /// The kind.
     pub kind: ChannelKind,
-    /// Address and port. Port 0 takes any free port, which the peer is told.
+    /// Address and port. Port 0 takes any free port, which is announced to the peer.
     #[serde(deserialize_with = "crate::host::listen")]
     pub listen: SocketAddr,
     /// The address that peers connect to, if it is not that of the control connection.
@@ -396,6 +441,28 @@ const fn default_connections() -> u16 {
     64
 }
 
+/// The access log.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AccessLog {
+    /// The file that lines are appended to.
+    pub file: PathBuf,
+    /// The form of a line.
+    #[serde(default)]
+    pub format: AccessFormat,
+}
+
+/// The form of a line of the access log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AccessFormat {
+    /// A date, and `key=value` pairs.
+    #[default]
+    Text,
+    /// A JSON object.
+    Json,
+}
+
 /// Where connections go.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -449,6 +516,12 @@ pub struct Route {
     /// Metadata that its sessions send to the gateways on the way.
     #[serde(default)]
     pub metadata: SessionMetadata,
+    /// The gateways on the way learn the addresses of clients.
+    #[serde(default = "default_true")]
+    pub forward_client: bool,
+    /// Interval of health checks of the ways of a route with several, seconds; 0: none.
+    #[serde(default = "default_health")]
+    pub health: u32,
 }
 
 /// Which end moves the data of a route.
@@ -456,9 +529,9 @@ pub struct Route {
 #[serde(rename_all = "lowercase")]
 pub enum RouteMode {
     /// The receiving gateway reads.
-    #[default]
     Pull,
     /// The sending gateway writes.
+    #[default]
     Push,
 }
 
@@ -478,6 +551,10 @@ const fn default_streams() -> u16 {
     1
 }
 
+const fn default_health() -> u32 {
+    10
+}
+
 const fn default_true() -> bool {
     true
 }
@@ -493,7 +570,7 @@ pub struct Admin {
     /// refused: a web page could have its own name resolve to this server (DNS rebinding).
     #[serde(default)]
     pub names: Vec<String>,
-    /// Other machines may connect. Nobody authenticates.
+    /// Other hosts may connect. There is no authentication.
     #[serde(default)]
     pub allow_remote: bool,
 }

@@ -6,13 +6,13 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::path::Path;
 
+use haul_io::error::plain;
 use serde::de::{DeserializeOwned, IntoDeserializer};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::lines::Lines;
 use super::model::Config;
-use super::path::PathSignalling;
 use super::problem::{Problem, Severity};
 
 /// Names of arrays of tables.
@@ -31,7 +31,7 @@ impl Config {
     /// All settings that do not parse, or why the file cannot be read.
     pub fn load(path: &Path) -> Result<Self, Vec<Problem>> {
         let text = std::fs::read_to_string(path).map_err(|error| {
-            let text = format!("cannot read {}: {error}", path.display());
+            let text = format!("cannot read {}: {}", path.display(), plain(&error));
             vec![problem(None, "", text)]
         })?;
         let mut config = Self::parse(&text)?;
@@ -39,12 +39,9 @@ impl Config {
             let tls = config.tls.iter_mut();
             let tls = tls.flat_map(|tls| [&mut tls.certificate, &mut tls.key, &mut tls.roots]);
             let keys = config.keys.iter_mut().map(|key| &mut key.file);
-            let roots = match &mut config.path {
-                PathSignalling::Http { roots, .. } => roots.as_mut(),
-                PathSignalling::None | PathSignalling::Exec { .. } => None,
-            };
+            let access = config.access_log.iter_mut().map(|access| &mut access.file);
             tls.chain(keys)
-                .chain(roots)
+                .chain(access)
                 .for_each(|path| *path = dir.join(&*path));
         }
         Ok(config)

@@ -2,17 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::str::FromStr;
 
 use haul_xsp::wire::TEXT_MAX;
 use serde::{Deserialize, Deserializer, Serialize, de};
 
-/// Who sets up paths in the network: circuits, priorities, flows.
+/// Back ends that set up paths in the network: circuits, priorities, flows.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum PathSignalling {
-    /// Nobody.
+    /// None.
     #[default]
     None,
     /// A program that is run for each request; `docs/gateway-reference.md` specifies its input and
@@ -20,17 +19,6 @@ pub enum PathSignalling {
     Exec {
         /// The program and its arguments.
         program: Vec<String>,
-        /// Timeout of a request, seconds.
-        #[serde(default = "default_timeout")]
-        timeout: u64,
-    },
-    /// A service that is asked over HTTP.
-    Http {
-        /// Its URL: `http://…` or `https://…`.
-        url: String,
-        /// For `https`: a PEM file with the roots that its certificate must chain to.
-        #[serde(default)]
-        roots: Option<PathBuf>,
         /// Timeout of a request, seconds.
         #[serde(default = "default_timeout")]
         timeout: u64,

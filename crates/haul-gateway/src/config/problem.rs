@@ -13,7 +13,7 @@ pub struct Problem {
     pub line: Option<usize>,
     /// The setting: `[[route]] 2: ring`.
     pub place: String,
-    /// What is wrong.
+    /// The error message.
     pub text: String,
     /// The remedy.
     pub hint: Option<String>,

@@ -33,6 +33,16 @@ impl Via {
         }
     }
 
+    /// Returns the gateway with other channel kinds of the segment to it.
+    pub(crate) fn with_channels(&self, channels: Vec<ChannelKind>) -> Self {
+        Self::With {
+            gateway: self.gateway().clone(),
+            channels: Some(channels),
+            optional: self.is_optional(),
+            key: self.key().map(str::to_owned),
+        }
+    }
+
     /// Returns the channel kinds of the segment to it, if not the route's.
     #[must_use]
     pub fn channels(&self) -> Option<&[ChannelKind]> {

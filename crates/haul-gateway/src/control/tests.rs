@@ -44,7 +44,7 @@ fn step(control: &mut Control, got: &mut Vec<u8>) -> Result<(), io::Error> {
     advance(control)
 }
 
-/// Moves both ends until `done`, or until either is over: what each says.
+/// Runs both ends until `done`, or until either has ended; returns the outcome of each.
 fn run(
     (near, far): (&mut Control, &mut Control),
     done: impl Fn(&Control, &Control, &[u8], &[u8]) -> bool,
@@ -74,7 +74,7 @@ fn are_ready(near: &Control, far: &Control, _: &[u8], _: &[u8]) -> bool {
     near.is_ready() && far.is_ready()
 }
 
-/// What both ends say of a handshake that must fail.
+/// Returns the errors of both ends of a handshake that must fail.
 fn failure(client: &TlsContext, server: &TlsContext, name: &str) -> (String, String) {
     let (mut near, mut far) = tls_pair(client, server, name);
     let (near, far) = run((&mut near, &mut far), |_, _, _, _| false);
@@ -98,9 +98,10 @@ fn a_plain_connection_is_ready_at_once_and_binds_to_nothing() {
     let (mut near, mut far) = (Control::new(near), Control::new(far));
     assert!(near.is_ready() && !near.wants_write());
     assert_eq!((near.binding(), near.peer_name()), ([0; 32], None));
-    near.push(b"octets".to_vec());
+    // No message begins with a printable character.
+    near.push(b"\x01bytes".to_vec());
     let (_, got) = run((&mut near, &mut far), |_, _, _, got| got.len() == 6);
-    assert_eq!(got.unwrap(), b"octets");
+    assert_eq!(got.unwrap(), b"\x01bytes");
 }
 
 #[test]
@@ -121,7 +122,7 @@ fn both_ends_know_each_other_and_share_a_binding() {
 }
 
 #[test]
-fn octets_go_through_in_both_directions_whenever_they_are_put_in() {
+fn bytes_pass_in_both_directions_at_any_time() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = friends(dir.path());
     let (mut near, mut far) = tls_pair(&one, &other, "other.example");
@@ -141,7 +142,7 @@ fn octets_go_through_in_both_directions_whenever_they_are_put_in() {
 }
 
 #[test]
-fn who_waits_for_the_peer_does_not_wait_for_room() {
+fn a_sender_that_waits_for_the_peer_does_not_wait_for_memory() {
     let dir = tempfile::tempdir().unwrap();
     let (one, _) = friends(dir.path());
     let (near, _far) = pair();
@@ -163,7 +164,7 @@ fn a_dropped_connection_ends_in_order() {
 }
 
 #[test]
-fn a_connection_that_is_cut_is_told_from_one_that_ends() {
+fn a_cut_connection_is_distinguished_from_an_ended_one() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = friends(dir.path());
     let (mut near, mut far) = tls_pair(&one, &other, "other.example");
@@ -179,7 +180,7 @@ fn a_connection_that_is_cut_is_told_from_one_that_ends() {
 }
 
 #[test]
-fn an_expired_certificate_is_refused_in_words_at_both_ends() {
+fn an_expired_certificate_is_refused_with_a_reason_at_both_ends() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
     let good = authority.issue(&["good.example"], Validity::Now);
@@ -210,7 +211,7 @@ fn an_expired_certificate_is_refused_in_words_at_both_ends() {
 }
 
 #[test]
-fn a_certificate_of_somebody_else_is_refused_in_words_at_both_ends() {
+fn a_certificate_of_another_root_is_refused_with_a_reason_at_both_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let good = context(
@@ -219,7 +220,7 @@ fn a_certificate_of_somebody_else_is_refused_in_words_at_both_ends() {
         &ours.issue(&["good.example"], Validity::Now),
         &ours,
     );
-    // It believes in our roots, and shows a certificate of others.
+    // It trusts our roots, and presents a certificate of another authority.
     let foreign = context(
         dir.path(),
         "foreign",
@@ -238,7 +239,7 @@ fn a_certificate_of_somebody_else_is_refused_in_words_at_both_ends() {
 }
 
 #[test]
-fn a_certificate_for_another_name_is_refused_in_words_at_both_ends() {
+fn a_certificate_for_another_name_is_refused_with_a_reason_at_both_ends() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = friends(dir.path());
     let (near, far) = failure(&one, &other, "elsewhere.example");
@@ -253,7 +254,7 @@ fn a_certificate_for_another_name_is_refused_in_words_at_both_ends() {
 }
 
 #[test]
-fn a_client_without_a_certificate_is_refused_in_words_at_both_ends() {
+fn a_client_without_a_certificate_is_refused_with_a_reason_at_both_ends() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
     let server = context(
@@ -267,7 +268,7 @@ fn a_client_without_a_certificate_is_refused_in_words_at_both_ends() {
     let name = ServerName::try_from("server.example").unwrap();
     let client = rustls::ClientConnection::new(nobody, name).unwrap();
     let mut near = Control::over(near, Some(Box::new(client.into())));
-    // It has something to say at once, and must learn all the same why nobody listens.
+    // It sends at once, and must nevertheless receive the reason of the refusal.
     near.push(vec![7; 100_000]);
     let mut far = Control::tls_server(far, &server).unwrap();
     let (near, far) = run((&mut near, &mut far), |_, _, _, _| false);
@@ -279,7 +280,7 @@ fn a_client_without_a_certificate_is_refused_in_words_at_both_ends() {
 }
 
 #[test]
-fn a_certificate_for_an_address_is_one_for_who_comes_from_it() {
+fn a_certificate_for_an_address_is_valid_for_peers_from_it() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
     let here = context(
@@ -320,7 +321,7 @@ fn hello(context: &TlsContext) -> Vec<u8> {
 }
 
 #[test]
-fn a_handshake_that_is_cut_anywhere_is_told() {
+fn a_handshake_cut_anywhere_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = friends(dir.path());
     let hello = hello(&one);
@@ -377,7 +378,7 @@ fn junk_is_refused() {
 fn octet_by_octet_is_as_good_as_whole() {
     let dir = tempfile::tempdir().unwrap();
     let (one, other) = friends(dir.path());
-    // Two connections, with somebody between them who hands on single octets.
+    // Two connections, with a relay between them that forwards single bytes.
     let (near, near_far) = pair();
     let (far_near, far) = pair();
     let mut near = Control::tls_client(near, &one, "other.example").unwrap();

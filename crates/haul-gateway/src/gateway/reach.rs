@@ -1,66 +1,66 @@
-//! Asks whether the sessions of routes can be opened, without opening any.
+//! Asks whether the sessions of routes and their data channels can be opened.
 
 use std::time::Duration;
 
-use crossbeam_channel::bounded;
-use haul_xsp::wire::NackStatus;
-
 use super::Gateway;
 use crate::config::{ChannelKind, Route, Via};
-use crate::refusal::{Refusal, code};
-use crate::session::Worker;
+use crate::probe;
+use crate::refusal::Refusal;
 
-/// Whether the session of a route can be opened.
+/// Whether the session of a route can be opened by one of its ways.
 #[derive(Debug)]
 pub struct Reach {
     /// The destinations of the route.
     pub to: String,
     /// The gateways on the way with the channel kind to each; or why the session cannot be opened.
     pub hops: Result<Vec<(String, Option<ChannelKind>)>, Refusal>,
+    /// Each kind of data channel that the route lists and the first gateway offers; and why it
+    /// cannot be opened. The other gateways on the way open theirs themselves.
+    pub channels: Vec<(ChannelKind, Result<(), Refusal>)>,
 }
 
 impl Gateway {
     /// Asks the gateways on each way of each route, one way after the other, whether the session
-    /// can be opened. Blocks at most `patience` for each way. No gateway keeps any state.
+    /// can be opened. Then it opens a session for each kind of data channel to the first gateway,
+    /// and ends it. Blocks at most `patience` for each question.
     #[must_use]
     pub fn reach(&self, patience: Duration) -> Vec<Reach> {
         let config = self.shared.config();
         let ways = config.routes.iter().flat_map(|route| {
-            let of_way = |way: &[Via]| Route {
-                via: way.to_vec(),
-                or_via: Vec::new(),
-                ..route.clone()
-            };
+            let of_way = |way: &[Via]| probe::by_way(route, way);
             route.written_ways().map(of_way)
         });
         let reach = |route: Route| {
             let to: Vec<String> = route.to.iter().map(ToString::to_string).collect();
+            let kinds = probe::session(&self.shared, &route, patience);
+            let channels = match kinds {
+                Ok(_) => self.reach_channels(&route, patience),
+                Err(_) => Vec::new(),
+            };
             Reach {
                 to: to.join(", "),
-                hops: self.reach_way(&route, patience),
+                hops: kinds.map(|kinds| named(&route.via, kinds)),
+                channels,
             }
         };
         ways.map(reach).collect()
     }
 
-    fn reach_way(
+    fn reach_channels(
         &self,
         route: &Route,
         patience: Duration,
-    ) -> Result<Vec<(String, Option<ChannelKind>)>, Refusal> {
-        let (sender, result) = bounded(1);
-        Worker::probe(&self.shared, route, sender)
-            .map_err(|why| Refusal::new(code(NackStatus::Busy), Some(&why)))?;
-        let kinds = result.recv_timeout(patience).map_err(|_| {
-            let why = "no answer came in time";
-            Refusal::new(code(NackStatus::TimedOut), Some(why))
-        })??;
-        Ok(named(&route.via, kinds))
+    ) -> Vec<(ChannelKind, Result<(), Refusal>)> {
+        let kinds = route.first_channels(&route.via).iter().copied();
+        // A route may name kinds that this machine lacks.
+        let own = kinds.filter(|kind| self.shared.network(*kind).is_some());
+        let reach = |kind| Some((kind, probe::channel(&self.shared, route, kind, patience)?));
+        own.filter_map(reach).collect()
     }
 }
 
-/// Pairs each gateway with its channel kind. If only some optional gateways were left out, nobody
-/// reports which.
+/// Pairs each gateway with its channel kind. If only some optional gateways were left out, it is
+/// unknown which.
 fn named(way: &[Via], kinds: Vec<Option<ChannelKind>>) -> Vec<(String, Option<ChannelKind>)> {
     let name = |via: &Via| via.gateway().to_string();
     let certain = || way.iter().filter(|via| !via.is_optional());

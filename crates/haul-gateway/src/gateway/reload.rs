@@ -6,13 +6,14 @@ use std::path::Path;
 use haul_extender::Plan;
 
 use super::{Gateway, OpenListener, StartError, open};
+use crate::access::AccessWriter;
 use crate::config::{self, Config, Problem};
 use crate::listener::OpenError;
 use crate::log::Level;
 use crate::path::Backend;
 use crate::shared::{Secrets, SessionCommand};
 use crate::sync::lock;
-use crate::thread::Thread;
+use haul_io::thread::Thread;
 
 impl Gateway {
     /// Reads the configuration again and applies it: routes, exits, next hops, keys, certificates
@@ -52,6 +53,9 @@ impl Gateway {
         }
         let secrets = Secrets::load(&config)?;
         let path = Backend::new(&config.path)?;
+        // The file may have been moved away: a new one is begun.
+        let access = config.access_log.as_ref().map(AccessWriter::open);
+        let access = access.transpose()?;
         let before = self.shared.config();
         let listeners = self.change_listeners(&config.listeners)?;
         let routes = Change::of(&before.routes, &config.routes);
@@ -72,9 +76,10 @@ impl Gateway {
         let (sessions_max, allowed) = (config.sessions, config.allowed());
         self.shared.directory().set_rules(sessions_max, allowed);
         self.shared.set_config(config, secrets, path);
+        self.shared.set_access(access);
         self.end_routes();
         drop(opening);
-        self.ready.iter().for_each(Thread::wake);
+        self.ready.iter().chain(&self.health).for_each(Thread::wake);
         Ok(format!("{routes} routes, {listeners} listeners"))
     }
 

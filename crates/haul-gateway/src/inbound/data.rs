@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_leaves_is_forgotten() {
+    fn state_of_a_disconnected_client_is_dropped() {
         let mut harness = Harness::new();
         let near = harness.connect(0);
         near.write(&[7; 15]).unwrap();
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn one_who_says_nothing_is_shown_out_in_time_and_not_before() {
+    fn a_silent_client_is_disconnected_at_its_timeout() {
         let mut harness = Harness::new();
         let near = harness.connect(5);
         let until = harness.pending.poll_timeout().unwrap();
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_that_nobody_has_looked_at_counts_when_many_come_at_once() {
+    fn an_unread_cookie_counts_when_many_connections_arrive_at_once() {
         let mut harness = Harness::new();
         let near = harness.connect(0);
         near.write(&[9; 16]).unwrap();
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn many_who_say_nothing_keep_nobody_out() {
+    fn many_silent_clients_keep_no_other_out() {
         let mut harness = Harness::new();
         let silent: Vec<Stream> = (0..PENDING_DATA_MAX).map(|_| harness.connect(0)).collect();
         let near = harness.connect(0);

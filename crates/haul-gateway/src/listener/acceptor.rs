@@ -1,4 +1,5 @@
-//! A listener's thread: accepts connections, speaks the handshake, delivers. It waits in one place.
+//! A listener's thread: accepts connections, performs the handshake, hands them on. It waits in one
+//! place.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,13 +18,13 @@ use super::handshake::Handshake;
 use super::socks::Socks;
 use super::step::Step;
 use crate::answer::Answer;
-use crate::watch::Watch;
 use crate::{config, host};
+use haul_io::watch::Watch;
 
 /// Pending clients at a time; further ones wait in the kernel.
 const PENDING_MAX: usize = 1024;
 
-/// What a listener spends on clients that have not named their destination.
+/// Limits on clients that have not named their destination.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
     /// Pending clients at a time; further ones wait in the kernel.
@@ -92,7 +93,7 @@ enum State {
     Leaving(usize),
 }
 
-/// What becomes of a client.
+/// The outcome of a client.
 enum Progress {
     Stays,
     Gone,

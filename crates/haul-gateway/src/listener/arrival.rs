@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
+use haul_io::clock::Clock;
 use haul_io::stream::Stream;
+use haul_xsp::Time;
 use haul_xsp::wire::{Endpoint, Metadata};
 
 use crate::answer::Answer;
@@ -31,6 +33,7 @@ impl From<Arrival> for Call {
             to: arrival.to,
             named: None,
             metadata: arrival.metadata,
+            began: Time::from_ns(Clock::new().now_ns()),
             is_again: false,
         }
     }

@@ -10,31 +10,22 @@ use crate::host::HostPort;
 /// Longest head, bytes.
 pub(super) const HEAD_MAX: usize = 8 << 10;
 
+/// Most header fields in a head.
+const FIELDS_MAX: usize = 64;
+
 /// The request so far.
 #[derive(Debug, Default)]
 pub(crate) struct Connect {
-    /// The current line, without its end.
-    line: Vec<u8>,
-    /// Bytes taken. At most [`HEAD_MAX`].
-    taken: usize,
-    request: Option<Request>,
+    /// At most [`HEAD_MAX`] bytes.
+    head: Vec<u8>,
     metadata: Metadata,
-}
-
-/// The request line, and the fields that matter.
-#[derive(Debug)]
-struct Request {
-    to: Endpoint,
-    /// HTTP/1.1, which requires a Host field.
-    needs_host: bool,
-    hosts: usize,
 }
 
 /// A refusal: status, header fields, and the reason for people.
 type Refusal = (&'static str, &'static str, &'static str);
 
 /// The field with metadata, `KEY=VALUE`. It may be repeated.
-const METADATA: &[u8] = b"Haul-Metadata";
+const METADATA: &str = "Haul-Metadata";
 
 const BAD_REQUEST: &str = "400 Bad Request";
 
@@ -44,107 +35,62 @@ impl Connect {
     }
 
     pub(super) fn handle(&mut self, octets: &[u8]) -> (usize, Step) {
-        for (at, octet) in octets.iter().enumerate() {
-            match self.handle_octet(*octet) {
-                Ok(None) => {}
-                Ok(Some(to)) => return (at + 1, Step::Done(to)),
-                Err((status, fields, why)) => {
-                    return (at + 1, Step::Refuse(http_refusal(status, fields, why)));
-                }
+        let before = self.head.len();
+        let taken = octets.len().min(HEAD_MAX - before);
+        self.head.extend_from_slice(&octets[..taken]);
+        match self.parse() {
+            Ok(Some((len, to))) => (len - before, Step::Done(to)),
+            Ok(None) if taken == octets.len() => (taken, Step::More),
+            Ok(None) => {
+                let why = "the request is too long";
+                let status = "431 Request Header Fields Too Large";
+                (taken, Step::Refuse(http_refusal(status, "", why)))
             }
+            Err((status, fields, why)) => (taken, Step::Refuse(http_refusal(status, fields, why))),
         }
-        (octets.len(), Step::More)
     }
 
-    fn handle_octet(&mut self, octet: u8) -> Result<Option<Endpoint>, Refusal> {
-        self.taken += 1;
-        if self.taken > HEAD_MAX {
-            return Err((
+    /// Returns the length of the head and where it leads, or `None` if it is not whole.
+    fn parse(&mut self) -> Result<Option<(usize, Endpoint)>, Refusal> {
+        let mut fields = [httparse::EMPTY_HEADER; FIELDS_MAX];
+        let mut request = httparse::Request::new(&mut fields);
+        let status = request.parse(&self.head).map_err(|error| match error {
+            // Also for a version without digits, which httparse does not distinguish.
+            httparse::Error::Version => {
+                ("505 HTTP Version Not Supported", "", "this is not HTTP/1")
+            }
+            httparse::Error::TooManyHeaders => (
                 "431 Request Header Fields Too Large",
                 "",
-                "the request is too long",
+                "the request has too many fields",
+            ),
+            _ => (BAD_REQUEST, "", "this is not HTTP"),
+        })?;
+        let httparse::Status::Complete(len) = status else {
+            return Ok(None);
+        };
+        if request.method != Some("CONNECT") {
+            return Err((
+                "405 Method Not Allowed",
+                "Allow: CONNECT\r\n",
+                "this proxy takes CONNECT only",
             ));
         }
-        match (octet, self.line.last()) {
-            (b'\n', _) => {
-                let line = std::mem::take(&mut self.line);
-                // A bare line feed also ends a line (RFC 9112 §2.2).
-                self.handle_line(line.strip_suffix(b"\r").unwrap_or(&line))
-            }
-            (_, Some(b'\r')) => Err((BAD_REQUEST, "", "a carriage return stands alone")),
-            (b'\t' | b'\r' | b' '..=b'~' | 0x80.., _) => {
-                self.line.push(octet);
-                Ok(None)
-            }
-            _ => Err((BAD_REQUEST, "", "this is not HTTP")),
+        let target = request.path.unwrap_or_default();
+        let to: HostPort = target
+            .parse()
+            .map_err(|_| (BAD_REQUEST, "", "the target is not HOST:PORT"))?;
+        let is = |field: &httparse::Header<'_>, name| field.name.eq_ignore_ascii_case(name);
+        let hosts = request.headers.iter().filter(|field| is(field, "host"));
+        if request.version == Some(1) && hosts.count() != 1 {
+            return Err((BAD_REQUEST, "", "a request of HTTP/1.1 has one field Host"));
         }
-    }
-
-    fn handle_line(&mut self, line: &[u8]) -> Result<Option<Endpoint>, Refusal> {
-        match &mut self.request {
-            // Empty lines before a request are skipped (§2.2).
-            None if line.is_empty() => {}
-            None => self.request = Some(request_line(line)?),
-            Some(request) if line.is_empty() => {
-                if request.needs_host && request.hosts != 1 {
-                    return Err((BAD_REQUEST, "", "a request of HTTP/1.1 has one field Host"));
-                }
-                return Ok(Some(request.to.clone()));
-            }
-            Some(request) => {
-                let (name, value) = field(line)?;
-                request.hosts += usize::from(name.eq_ignore_ascii_case(b"host"));
-                if name.eq_ignore_ascii_case(METADATA) {
-                    let taken = self.metadata.insert_pair(value.trim_ascii());
-                    taken.map_err(|error| (BAD_REQUEST, "", error.text()))?;
-                }
-            }
+        for field in request.headers.iter().filter(|field| is(field, METADATA)) {
+            let taken = self.metadata.insert_pair(field.value.trim_ascii());
+            taken.map_err(|error| (BAD_REQUEST, "", error.text()))?;
         }
-        Ok(None)
+        Ok(Some((len, to.into())))
     }
-}
-
-/// Parses method, target and version (RFC 9112 §3), separated by exactly one space.
-fn request_line(line: &[u8]) -> Result<Request, Refusal> {
-    let words = std::str::from_utf8(line).ok().and_then(|line| {
-        let (method, rest) = line.split_once(' ')?;
-        let (target, version) = rest.split_once(' ')?;
-        Some((method, target, version))
-    });
-    let (method, target, version) = words.ok_or((BAD_REQUEST, "", "this is not HTTP"))?;
-    let needs_host = match version.as_bytes() {
-        b"HTTP/1.0" => false,
-        [b'H', b'T', b'T', b'P', b'/', b'1', b'.', b'1'..=b'9'] => true,
-        [b'H', b'T', b'T', b'P', b'/', b'0'..=b'9', b'.', b'0'..=b'9'] => {
-            return Err(("505 HTTP Version Not Supported", "", "this is not HTTP/1"));
-        }
-        _ => return Err((BAD_REQUEST, "", "this is not HTTP")),
-    };
-    if method != "CONNECT" {
-        return Err((
-            "405 Method Not Allowed",
-            "Allow: CONNECT\r\n",
-            "this proxy takes CONNECT only",
-        ));
-    }
-    let to: HostPort = target
-        .parse()
-        .map_err(|_| (BAD_REQUEST, "", "the target is not HOST:PORT"))?;
-    Ok(Request {
-        to: to.into(),
-        needs_host,
-        hosts: 0,
-    })
-}
-
-/// Splits name and value of a field; no space may precede the name or its colon (§5.1, §5.2).
-fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
-    let is_token = |octet: &u8| octet.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(octet);
-    let name = line.split(|octet| *octet == b':').next().unwrap_or(line);
-    if name.is_empty() || name.len() == line.len() || !name.iter().all(is_token) {
-        return Err((BAD_REQUEST, "", "a line is no header field"));
-    }
-    Ok((name, &line[name.len() + 1..]))
 }
 
 #[cfg(test)]
@@ -234,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_is_what_its_fields_say_or_a_refusal() {
+    fn metadata_has_the_values_of_its_fields_or_is_refused() {
         let head = |fields: &str| format!("CONNECT h:1 HTTP/1.0\r\n{fields}\r\n");
         let mut connect = Connect::default();
         let fields = "haul-metadata: job=a=b \r\nHaul-Metadata:user=\u{e9}\r\n";

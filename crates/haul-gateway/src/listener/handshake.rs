@@ -40,8 +40,8 @@ impl Handshake {
     }
 }
 
-/// Runs a handshake with bytes in pieces of `len`. Returns what is sent, how many bytes are taken,
-/// and the last step.
+/// Runs a handshake with bytes in pieces of `len`. Returns what is sent, how many bytes are taken
+/// (0 with a refusal, which ends the connection), and the last step.
 #[cfg(any(test, fuzzing))]
 pub(crate) fn listen(
     mut handshake: Handshake,
@@ -57,6 +57,7 @@ pub(crate) fn listen(
         match step {
             Step::Reply(reply) => sent.extend(reply),
             Step::More if at < octets.len() => assert_eq!(taken, piece.len()),
+            last @ Step::Refuse(_) => return (sent, 0, last),
             last => return (sent, at, last),
         }
     }

@@ -1,8 +1,8 @@
 //! Listeners: where applications' connections come in.
 //!
-//! A listener's thread accepts connections, speaks each client's protocol, and hands the connection
-//! on with its destination. It reads exactly the handshake: what a client sends behind it stays in
-//! the socket.
+//! A listener's thread accepts connections, performs the handshake of the client's protocol, and
+//! hands the connection on with its destination. It reads exactly the handshake: later bytes stay
+//! in the socket.
 //!
 //! Map: `open` a listener and its socket · `acceptor` its thread · `handshake` what a client asks
 //! for: `socks`, `connect` · `step` what the listener does next · `arrival` a connection and its

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn octets_behind_the_request_are_left() {
+    fn bytes_after_the_request_are_left() {
         let (_, taken, step) = ask(b"\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50GET / HTTP/1.1");
         assert_eq!((taken, step), (13, done(Address::V4([127, 0, 0, 1]), 80)));
     }
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert_eq!(
                 run(start, octets),
-                (Vec::new(), 1, Step::Refuse(Vec::new()))
+                (Vec::new(), 0, Step::Refuse(Vec::new()))
             );
         }
         assert_eq!(ask(&[4, 1, 0]).2, Step::Refuse(Vec::new()));

@@ -1,8 +1,8 @@
-//! What a listener does next in a handshake with a client.
+//! The next step of a listener in a handshake with a client.
 
 use haul_xsp::wire::Endpoint;
 
-/// What to do after the taken bytes are read.
+/// The action after the taken bytes are read.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// Wait for more: all bytes are taken.

@@ -67,7 +67,7 @@ impl Client {
         }
     }
 
-    /// Up to `len` octets, or to the end; whether it ended in order.
+    /// Up to `len` bytes, or to the end; whether it ended in order.
     fn hear(&self, len: usize) -> (Vec<u8>, bool) {
         let mut heard = vec![0; len];
         let mut at = 0;
@@ -128,7 +128,7 @@ fn a_client_of_http_is_handed_on() {
 }
 
 #[test]
-fn a_forwarding_listener_has_one_destination_and_says_nothing() {
+fn a_forwarding_listener_has_one_destination_and_sends_nothing() {
     let mut config = config(ListenerKind::Forward);
     assert!(matches!(
         Listener::open(&config, drop, |_| {}),
@@ -186,7 +186,7 @@ fn a_refusal_is_read_whole_though_the_client_went_on_talking() {
 }
 
 #[test]
-fn one_who_says_nothing_is_shown_out_and_one_who_speaks_is_not() {
+fn a_silent_client_is_disconnected_and_an_active_one_is_not() {
     let limits = Limits {
         handshake_ns: 50_000_000,
         ..Limits::default()
@@ -221,7 +221,7 @@ fn further_clients_wait_until_a_guest_has_left() {
 }
 
 #[test]
-fn junk_disturbs_nobody() {
+fn junk_does_not_disturb_others() {
     for (kind, hello, answer) in [
         (ListenerKind::Socks5, SOCKS_HELLO, Answer::Socks5),
         (ListenerKind::Http, HTTP_HELLO, Answer::Http),
@@ -243,8 +243,8 @@ fn junk_disturbs_nobody() {
     }
 }
 
-/// What curl prints, and how it ends, that asks for a page through a listener of this kind and is
-/// told `told`.
+/// Returns the output and exit status of curl that requests a page through a listener of this kind
+/// and receives `told`.
 fn curl(
     kind: ListenerKind,
     scheme: &str,
@@ -276,7 +276,7 @@ fn curl(
 }
 
 #[test]
-fn curl_understands_what_it_is_told() {
+fn curl_understands_the_replies() {
     const PAGE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npage";
     // Exit codes of curl(1): of a proxy's handshake, and of receiving after a refused CONNECT.
     for (kind, scheme, refused) in [
@@ -306,7 +306,7 @@ fn a_listener_closes_when_it_is_dropped_and_its_clients_are_gone() {
 }
 
 #[test]
-fn one_who_connects_to_a_transparent_listener_itself_is_reset() {
+fn a_direct_client_of_a_transparent_listener_is_reset() {
     let (listener, arrivals) = open(ListenerKind::Transparent);
     let client = Client::connect(listener.local_addr());
     assert_eq!(client.hear(1), (Vec::new(), false));
@@ -327,7 +327,7 @@ fn an_unlisted_client_is_reset_where_clients_are_listed() {
 }
 
 #[test]
-fn an_address_that_is_taken_is_told() {
+fn an_address_in_use_is_reported() {
     let (listener, _arrivals) = open(ListenerKind::Http);
     let mut config = config(ListenerKind::Http);
     config.listen = listener.local_addr();
@@ -352,7 +352,7 @@ fn out_of_descriptors_a_listener_waits_and_does_not_spin() {
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
         output.status.success() && said.contains("1 passed"),
-        "{said}"
+        "{said:?}"
     );
 }
 
@@ -376,9 +376,9 @@ fn out_of_descriptors() {
 /// Addresses that applications connect to, none of which exists, and the listeners of
 /// docs/gateway-reference.md.
 const FAR: [&str; 2] = ["203.0.113.7:80", "[2001:db8:b::7]:443"];
-const DOORS: [&str; 2] = ["192.0.2.1:7410", "[2001:db8::1]:7410"];
-const LOCAL_DOORS: [&str; 2] = ["127.0.0.1:7410", "[::1]:7410"];
-/// A gateway with a network of programs at one side, which is another namespace.
+const LISTENERS: [&str; 2] = ["192.0.2.1:7410", "[2001:db8::1]:7410"];
+const LOCAL_LISTENERS: [&str; 2] = ["127.0.0.1:7410", "[::1]:7410"];
+/// A gateway with a network of clients at one side, which is another namespace.
 const GATEWAY: &str = "
     ip link set lo up
     ip link add lan0 type veth peer name eth0
@@ -406,19 +406,19 @@ fn block(headline: &str) -> &'static str {
 
 #[test]
 fn the_documented_rules_for_tproxy_keep_destinations() {
-    diverted(block("nft tproxy"), block("sh tproxy"), DOORS, false);
+    diverted(block("nft tproxy"), block("sh tproxy"), LISTENERS, false);
 }
 
 #[test]
 fn the_documented_rules_for_redirect_keep_destinations() {
-    diverted(block("nft redirect"), "", DOORS, false);
+    diverted(block("nft redirect"), "", LISTENERS, false);
 }
 
 #[test]
 fn the_documented_rules_for_programs_on_the_gateway_keep_destinations() {
-    // There is no such user here: 999 is nobody who runs this.
+    // No test runs as user 999.
     let rules = block("nft local").replace("haul ip", "999 ip");
-    diverted(&rules, "", LOCAL_DOORS, true);
+    diverted(&rules, "", LOCAL_LISTENERS, true);
 }
 
 /// Connects to somewhere else, from the gateway or from beside it, where `rules` divert that to

@@ -6,7 +6,6 @@ use haul_io::notify::Signal;
 use haul_xsp::wire::PathState;
 
 use super::exec;
-use super::http;
 use super::request::{Action, Outcome, Request};
 use crate::config::PathSignalling;
 
@@ -15,29 +14,19 @@ use crate::config::PathSignalling;
 pub(crate) enum Backend {
     Nobody,
     Program(exec::Program),
-    Service(http::Service),
 }
 
 impl Backend {
     /// Creates the configured back end.
     ///
     /// # Errors
-    /// States in one line what is missing: the program, the URL, or readable roots.
+    /// States in one line that no program is named.
     pub(crate) fn new(config: &PathSignalling) -> Result<Self, String> {
         Ok(match config {
             PathSignalling::None => Self::Nobody,
             PathSignalling::Exec { program, timeout } => {
                 Self::Program(exec::Program::new(program, Duration::from_secs(*timeout))?)
             }
-            PathSignalling::Http {
-                url,
-                roots,
-                timeout,
-            } => Self::Service(http::Service::new(
-                url,
-                roots.as_deref(),
-                Duration::from_secs(*timeout),
-            )?),
         })
     }
 
@@ -55,7 +44,6 @@ impl Backend {
         match self {
             Self::Nobody => Outcome::Done,
             Self::Program(program) => program.ask(request, action, end, tell),
-            Self::Service(service) => service.ask(request, action, end, tell),
         }
     }
 }

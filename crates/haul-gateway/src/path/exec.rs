@@ -78,8 +78,8 @@ impl Program {
     }
 }
 
-/// Reports the program's lines until it exits. Returns how the request ended, if the program said
-/// so.
+/// Reports the program's lines until it exits. Returns the outcome of the request, if the program
+/// reported one.
 fn listen(
     mut stdout: ChildStdout,
     action: Action,
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn it_reads_json_and_says_how_it_goes() {
+    fn it_reads_json_and_reports_the_state() {
         let script = "read -r line; echo noise; echo pending asked; echo \"up $line\"";
         let (outcome, heard) = create(script);
         assert_eq!(outcome, Outcome::Done);
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_says_is_judged_by_what_was_wanted() {
+    fn its_answer_is_judged_by_the_request() {
         assert_eq!(create("printf up").0, Outcome::Done);
         assert_eq!(
             create("echo failed no capacity; echo up").0,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_says_nothing_leaves_it_open() {
+    fn a_program_without_a_final_state_leaves_it_open() {
         for script in ["true", "exit 3", "echo upper", "head -c 100000 /dev/zero"] {
             let (outcome, heard) = create(script);
             assert_eq!(outcome, Outcome::Unknown, "{script}");
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_nobody_wants_any_more_is_ended_at_once() {
+    fn the_program_of_a_cancelled_request_is_ended_at_once() {
         let end = Signal::new().unwrap();
         end.set();
         let (outcome, heard) = run(

@@ -1,12 +1,11 @@
 //! Paths that sessions ask of the network when they open, and release when they end. An operator's
-//! program or service sets them up.
+//! program sets them up.
 //!
-//! Map: `request` a request and its outcome · `backend` who is asked · `exec` a program · `http` a
-//! service.
+//! Map: `request` a request and its outcome · `backend` the interface of back ends · `exec` a
+//! program.
 
 mod backend;
 mod exec;
-mod http;
 mod request;
 
 pub(crate) use backend::Backend;

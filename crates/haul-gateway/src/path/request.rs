@@ -13,14 +13,12 @@ use crate::config::PathRule;
 /// Characters kept of a back end's text.
 const WORDS_MAX: usize = 200;
 
-/// What a back end is to do.
+/// The action for a back end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Action {
     /// Set the path up.
     Create,
-    /// Report the state.
-    Query,
     /// Take it down.
     Delete,
 }
@@ -157,14 +155,6 @@ impl<'a> Patience<'a> {
         }
         false
     }
-
-    /// Waits for `time_ns`; false if the deadline passes or the request is cancelled first.
-    pub(super) fn pause(&self, time_ns: u64) -> bool {
-        let time_ns = time_ns.min(self.left_ns());
-        // A signal may end the wait early; that does no harm.
-        let _ = wait_readable([self.end.as_fd()], Some(time_ns));
-        !self.is_over()
-    }
 }
 
 #[cfg(test)]
@@ -177,7 +167,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_others_say_is_one_short_line() {
+    fn texts_of_peers_are_one_short_line() {
         assert_eq!(words(" a\r\nb\u{7}c "), "a  b c");
         assert_eq!(words(&"x".repeat(1_000)).len(), WORDS_MAX);
     }

@@ -1,4 +1,4 @@
-//! The data channels that a segment tries: asked for, accepted, connected; and the next kind when
+//! The data channels that a segment tries: requested, accepted, connected; and the next kind when
 //! one fails.
 
 use std::sync::Arc;
@@ -32,10 +32,10 @@ pub(super) struct Attempts {
     /// The kind that is tried or used.
     at: usize,
     lanes: u16,
-    /// What the network allows: bits per second, and burst bytes.
+    /// The limit of the network: bits per second, and burst bytes.
     rate_bps: Option<u64>,
     burst_bytes: Option<u64>,
-    /// What became of the kinds before it, for log lines.
+    /// Errors of the kinds tried before it, for log lines.
     given_up: Vec<String>,
     /// Channels asked for in the present attempt.
     asked: Vec<ChanId>,

@@ -29,7 +29,7 @@ impl Drop for Circuit {
 }
 
 impl Circuit {
-    /// Asks for a path. `tell` is called with each state, on another thread.
+    /// Requests a path. Calls `tell` with each state, on another thread.
     ///
     /// # Errors
     /// There are too many circuits, or the system has no thread or descriptor left.

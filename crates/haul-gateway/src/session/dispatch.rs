@@ -7,7 +7,6 @@ use haul_xsp::wire::{Endpoint, NackStatus};
 use crate::caller::Call;
 use crate::config::Route;
 use crate::host::Shown;
-use crate::log::Level;
 use crate::shared::{SessionCommand, SessionHandle, Shared};
 use crate::sync::lock;
 
@@ -27,13 +26,12 @@ pub(crate) fn dispatch(shared: &Arc<Shared>, call: Call) {
             if let Err(back) = opener.send(SessionCommand::Call(call))
                 && let SessionCommand::Call(call) = *back
             {
-                call.refuse(NackStatus::CannotConnect, None);
+                shared.turn_away(call, NackStatus::CannotConnect, None);
             }
         }
         Err((status, why)) => {
             let text = format!("no session for {}: {why}", Shown(&call.to));
-            shared.log(Level::Error, &text);
-            turn_away(shared, call, status, Some(&text));
+            shared.turn_away(call, status, Some(&text));
         }
     }
 }
@@ -64,14 +62,19 @@ pub(crate) fn open_route(
 
 /// Sends a connection to the session of its route, or refuses it if there is no route. Returns it
 /// if there is no session.
-fn hand_in(shared: &Shared, call: Call) -> Option<Call> {
+fn hand_in(shared: &Shared, mut call: Call) -> Option<Call> {
+    if shared.is_draining() {
+        shared.turn_away(call, NackStatus::Closing, None);
+        return None;
+    }
     let config = shared.config();
-    let Some(route) = config.route(&call.to).filter(|_| !shared.is_draining()) else {
-        let text = format!("{}: no route leads to {}", call.from, Shown(&call.to));
-        shared.log(Level::Warning, text);
-        turn_away(shared, call, NackStatus::NoRoute, None);
+    let Some(route) = config.route(&call.to) else {
+        shared.turn_away(call, NackStatus::NoRoute, None);
         return None;
     };
+    if route.forward_client {
+        call.forward_client();
+    }
     let registers = shared.registers();
     let Some(opener) = registers.opener(route) else {
         return Some(call);
@@ -83,9 +86,4 @@ fn hand_in(shared: &Shared, call: Call) -> Option<Call> {
         Err(SessionCommand::Call(back)) => Some(back),
         _ => None,
     }
-}
-
-fn turn_away(shared: &Shared, call: Call, status: NackStatus, session: Option<&str>) {
-    shared.count(|totals| totals.connections_refused += 1);
-    call.refuse(status, session);
 }

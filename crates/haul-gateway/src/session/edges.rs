@@ -9,6 +9,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use haul_io::address::attempt_deadline_ns;
+use haul_io::clock::Clock;
 use haul_io::poller::{Interest, Poller};
 use haul_io::stream::{self, Stream, is_exhausted};
 use haul_xsp::bag::{Data, End, Read};
@@ -16,16 +17,18 @@ use haul_xsp::wire::{Endpoint, NackStatus};
 use haul_xsp::{ConnId, SECOND_NS, Session, Time};
 
 use super::side::{SegmentSide, checksum};
+use crate::access::{Access, Outcome};
 use crate::caller::{Call, Party};
 use crate::channel::UNSENT_BYTES;
 use crate::host::Shown;
+use crate::proxy;
 use crate::refusal::{code, status_of};
 use crate::shared::Shared;
 use crate::status::Connection;
 
 /// Bytes received into the ring at a time.
 const FILL_BYTES: u64 = 256 << 10;
-/// Bytes that one connection may bring before others are served.
+/// Bytes that one connection may read before others are served.
 const TURN_BYTES: u64 = 1 << 20;
 /// Timeout of a connection to an application, ns.
 const CONNECT_NS: u64 = 10 * SECOND_NS;
@@ -63,7 +66,8 @@ struct Edge {
     phase: Phase,
     from: String,
     to: String,
-    /// The reply of the listener's protocol, sent first.
+    began: Time,
+    /// The reply of the listener's protocol, or the header of the PROXY protocol; sent first.
     greeting: Vec<u8>,
     /// Bytes being written to the application.
     held: Option<Data>,
@@ -74,7 +78,7 @@ struct Edge {
     /// The application has received everything, and the end.
     is_written: bool,
     interest: Option<Interest>,
-    /// It has data to send, and the ring has no room.
+    /// It has data to send, and the ring is full.
     is_starved: bool,
     octets_in: u64,
     octets_out: u64,
@@ -93,8 +97,38 @@ pub(crate) struct Edges {
 pub(crate) struct Counts {
     /// Accepted or made.
     pub(crate) begun: u64,
-    /// Refused.
-    pub(crate) refused: u64,
+    /// Reset because their session has ended.
+    pub(crate) lost: u64,
+    /// Those that have ended, or were refused.
+    pub(crate) ended: Vec<Ended>,
+}
+
+/// A connection that has ended, and why it was refused, if more is known than its status.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) access: Access,
+    pub(crate) why: Option<String>,
+}
+
+impl Counts {
+    fn end(&mut self, edge: &Edge, outcome: Outcome, why: Option<String>) {
+        let access = Access {
+            client: edge.from.clone(),
+            gateway: None,
+            identity: None,
+            target: edge.to.clone(),
+            received: edge.octets_in,
+            sent: edge.octets_out,
+            began: edge.began,
+            ended: now(),
+            outcome,
+        };
+        self.ended.push(Ended { access, why });
+    }
+}
+
+fn now() -> Time {
+    Time::from_ns(Clock::new().now_ns())
 }
 
 /// Limits what the kernel buffers for an application that does not read. Where the system has no
@@ -103,7 +137,7 @@ fn limit_unsent(stream: &Stream) {
     let _ = stream.limit_unsent(UNSENT_BYTES);
 }
 
-/// What edges work with.
+/// The context of edges.
 pub(crate) struct Tools<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) segment: &'a mut SegmentSide,
@@ -118,22 +152,23 @@ impl Edges {
         self.edges.len()
     }
 
-    /// Adds a connection that the far end is asked for.
+    /// Adds a connection that is requested from the far end.
     pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
         let to = Shown(&call.to).to_string();
         self.counts.begun += u64::from(!call.is_again);
-        let edge = Edge::new(Phase::Asked(call.party), call.from, to);
+        let edge = Edge::new(Phase::Asked(call.party), call.from, to, call.began);
         self.edges.insert(conn, edge);
     }
 
-    /// Takes back an unanswered connection, to ask for it by another way.
-    pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String)> {
+    /// Takes back an unanswered connection, to request it by another way.
+    pub(crate) fn take_back(&mut self, conn: ConnId) -> Option<(Party, String, Time)> {
         match self.edges.remove(&conn)? {
             Edge {
                 phase: Phase::Asked(party),
                 from,
+                began,
                 ..
-            } => Some((party, from)),
+            } => Some((party, from, began)),
             other => {
                 self.edges.insert(conn, other);
                 None
@@ -149,17 +184,12 @@ impl Edges {
         }
     }
 
-    /// Adds a connection that the far end asks for, to a name that is being resolved.
-    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool) {
+    /// Adds a connection that the far end requests for `client`, to a name that is being resolved.
+    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool, client: String) {
         let to = Shown(to).to_string();
-        let edge = Edge::new(Phase::Resolving { by_rdma }, "session".to_owned(), to);
+        let edge = Edge::new(Phase::Resolving { by_rdma }, client, to, now());
         self.edges.insert(conn, edge);
         self.counts.begun += 1;
-    }
-
-    /// Returns the destination of a connection, for log lines.
-    pub(crate) fn destination(&self, conn: ConnId) -> Option<&str> {
-        self.edges.get(&conn).map(|edge| edge.to.as_str())
     }
 
     /// Whether it leads to an application by RDMA.
@@ -172,8 +202,8 @@ impl Edges {
     /// they are reset.
     pub(crate) fn withdraw(&mut self, session: &mut Session) {
         let is_unwanted = |_: &ConnId, edge: &mut Edge| matches!(&edge.phase, Phase::Asked(party) if !party.is_wanted());
-        for (conn, _) in self.edges.extract_if(is_unwanted) {
-            self.counts.refused += 1;
+        for (conn, edge) in self.edges.extract_if(is_unwanted) {
+            self.counts.end(&edge, Outcome::Reset, None);
             session.reset_conn(conn, RESET);
         }
     }
@@ -212,7 +242,7 @@ impl Edges {
         let Some(stream) = stream else {
             let text = format!("{}: unreachable by RDMA; refused", edge.to);
             tools.shared.log_shortage(text);
-            self.refused(tools.poller, conn, code(NackStatus::CannotConnect));
+            self.refused(tools.poller, conn, code(NackStatus::CannotConnect), None);
             // It fails only if the far end no longer waits.
             let _ = tools
                 .session
@@ -271,8 +301,9 @@ impl Edges {
             }
             why = *status;
         }
-        self.edges.remove(&conn);
-        self.counts.refused += 1;
+        if let Some(edge) = self.edges.remove(&conn) {
+            self.counts.end(&edge, Outcome::Refused(why), None);
+        }
         // It fails only if the far end no longer waits.
         let _ = tools.session.refuse_conn(conn, why);
     }
@@ -297,16 +328,24 @@ impl Edges {
         }
         if edge.stream.is_none() {
             // The caller is gone.
+            self.counts.end(edge, Outcome::Reset, None);
             self.edges.remove(&conn);
             return tools.session.reset_conn(conn, RESET);
         }
         self.serve(tools, conn);
     }
 
-    /// The far end has refused, or the connection cannot be asked for.
-    pub(crate) fn refused(&mut self, poller: &Poller, conn: ConnId, status: u16) {
+    /// The far end has refused, or the connection cannot be asked for; `why` for log lines, if more
+    /// is known than the status.
+    pub(crate) fn refused(
+        &mut self,
+        poller: &Poller,
+        conn: ConnId,
+        status: u16,
+        why: Option<String>,
+    ) {
         if let Some(mut edge) = self.edges.remove(&conn) {
-            self.counts.refused += 1;
+            self.counts.end(&edge, Outcome::Refused(status), why);
             edge.unwatch(poller);
             if let Phase::Asked(party) = edge.phase {
                 party.refuse(status, None);
@@ -317,6 +356,12 @@ impl Edges {
     /// Both directions have ended.
     pub(crate) fn closed(&mut self, poller: &Poller, conn: ConnId) {
         if let Some(mut edge) = self.edges.remove(&conn) {
+            let outcome = match edge.phase {
+                Phase::Asked(_) => Outcome::Refused(code(NackStatus::Closing)),
+                Phase::Open if edge.is_read && edge.is_written => Outcome::Done,
+                _ => Outcome::Reset,
+            };
+            self.counts.end(&edge, outcome, None);
             edge.unwatch(poller);
             if let Phase::Asked(party) = edge.phase {
                 party.refuse(code(NackStatus::Closing), None);
@@ -327,13 +372,21 @@ impl Edges {
     /// The session has ended, `why` in words: all connections are reset.
     pub(crate) fn reset_all(&mut self, poller: &Poller, status: u16, why: Option<&str>) {
         for (_, mut edge) in self.edges.drain() {
+            let outcome = match edge.phase {
+                Phase::Asked(_) => Outcome::Refused(status),
+                _ => Outcome::Reset,
+            };
+            let told = why.filter(|_| matches!(edge.phase, Phase::Asked(_)));
+            self.counts.end(&edge, outcome, told.map(str::to_owned));
             edge.unwatch(poller);
             // Also where both directions have ended: the last bytes may not have arrived at the far
             // end.
             edge.stream.iter().for_each(Stream::reset_on_drop);
-            if let Phase::Asked(party) = edge.phase {
-                self.counts.refused += 1;
-                party.refuse(status, why);
+            match edge.phase {
+                Phase::Asked(party) => party.refuse(status, why),
+                Phase::Open => self.counts.lost += 1,
+                // The far end refuses it, and counts it so.
+                Phase::Resolving { .. } | Phase::Connecting { .. } => {}
             }
         }
         self.starved.clear();
@@ -350,7 +403,8 @@ impl Edges {
                 let connected = edge.stream.as_ref().map(Stream::connected);
                 match connected {
                     Some(Ok(())) if tools.session.accept_conn(conn).is_ok() => {
-                        edge.phase = Phase::Open
+                        edge.phase = Phase::Open;
+                        edge.announce_client(tools.shared);
                     }
                     Some(Ok(())) | None => return self.closed(tools.poller, conn),
                     Some(Err(error)) => {
@@ -437,6 +491,12 @@ impl Edges {
         !self.starved.is_empty()
     }
 
+    /// Whether all connections that wait for room wait for the far end to accept more.
+    pub(crate) fn lack_credit(&self, session: &mut Session) -> bool {
+        let producer = session.producer();
+        self.starved.iter().all(|conn| producer.credit(*conn) == 0)
+    }
+
     /// Whether any application does not read its data.
     pub(crate) fn is_slow(&self) -> bool {
         self.edges.values().any(|edge| edge.held.is_some())
@@ -469,8 +529,9 @@ impl Edges {
 }
 
 impl Edge {
-    const fn new(phase: Phase, from: String, to: String) -> Self {
+    const fn new(phase: Phase, from: String, to: String, began: Time) -> Self {
         Self {
+            began,
             stream: None,
             phase,
             from,
@@ -484,6 +545,15 @@ impl Edge {
             is_starved: false,
             octets_in: 0,
             octets_out: 0,
+        }
+    }
+
+    /// Sends the PROXY protocol header first, if the configuration requires it.
+    fn announce_client(&mut self, shared: &Shared) {
+        let server = self.stream.as_ref().and_then(Stream::peer_addr);
+        let server = server.filter(|server| shared.config().announces_client(*server));
+        if let Some(server) = server {
+            self.greeting = proxy::header(self.from.parse().ok(), server);
         }
     }
 

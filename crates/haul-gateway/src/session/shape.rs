@@ -2,11 +2,11 @@
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{AuthMethod, Hop, HopFlags, Params, ProtoOffer};
-use haul_xsp::{AuthConfig, SessionConfig, SharedKey};
+use haul_xsp::{AuthConfig, SECOND_NS, SessionConfig, SharedKey};
 
 use super::side::MemoryPlan;
 use crate::channel::{GET_BYTES_MAX, READS_MAX, burst, proto};
-use crate::config::{ChannelKind, Config, Route, RouteMode, Via};
+use crate::config::{ChannelKind, Config, Route, RouteMode, Via, Waits};
 use crate::shared::Shared;
 
 /// Smallest extent of an arena, bytes.
@@ -15,6 +15,23 @@ const EXTENT_BYTES_MIN: u64 = 4 << 10;
 const CONNS_MAX: usize = 16 << 10;
 /// Bytes of a region used at first.
 const REGION_BYTES_START: u64 = 1 << 20;
+
+/// Bytes of a ring and of an arena that a session has from its opening on. It gets more when its
+/// path waits for more.
+const FIRST_BYTES: u64 = 8 << 20;
+
+/// Bytes of the ring and of the arena of one side that the session may use.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Granted {
+    pub(crate) ring: u64,
+    pub(crate) arena: u64,
+}
+
+impl Granted {
+    pub(crate) const fn bytes(self) -> u64 {
+        self.ring + self.arena
+    }
+}
 
 /// Sizes and rates of a session.
 #[derive(Debug, Clone)]
@@ -25,8 +42,11 @@ pub(crate) struct Shape {
     pub(crate) burst_bytes: Option<u64>,
     /// Responses to reads may leave at line rate, each in one burst: for devices that do not pace.
     bursts: bool,
+    /// The device of a data channel keeps the whole memory in place.
+    pins: bool,
     pub(crate) verifies: bool,
     keepalive_ns: u64,
+    waits: Waits,
 }
 
 impl Shape {
@@ -38,8 +58,10 @@ impl Shape {
             rate_bps: route.rate.map(|rate| rate.0),
             burst_bytes: route.burst.map(|burst| burst.0),
             bursts: route.channels.contains(&ChannelKind::Verbs),
+            pins: route.all_channels().any(|kind| kind == ChannelKind::Verbs),
             verifies: route.checksum,
             keepalive_ns: config.keepalive_ns(),
+            waits: config.session,
         }
     }
 
@@ -51,8 +73,10 @@ impl Shape {
             rate_bps: None,
             burst_bytes: None,
             bursts: false,
+            pins: config.has_device(),
             verifies: true,
             keepalive_ns: config.keepalive_ns(),
+            waits: config.session,
         }
     }
 
@@ -66,10 +90,50 @@ impl Shape {
         }
     }
 
-    /// Returns the bytes that a session of this shape takes, at an end or at a relay.
+    /// Returns the most bytes that a session of this shape takes, at an end or at a relay.
     pub(crate) fn bytes(&self, is_end: bool) -> u64 {
-        let sides = if is_end { 1 } else { 2 };
-        self.memory(is_end).bytes() * sides
+        self.all(is_end).bytes() * sides(is_end)
+    }
+
+    /// Returns the bytes that it takes from its opening on.
+    pub(crate) fn first_bytes(&self, is_end: bool) -> u64 {
+        self.first(is_end).bytes() * sides(is_end)
+    }
+
+    /// Returns all that one side may use.
+    pub(crate) fn all(&self, is_end: bool) -> Granted {
+        let plan = self.memory(is_end);
+        Granted {
+            ring: u64::from(plan.regions) * plan.region_bytes,
+            arena: plan.arena_bytes,
+        }
+    }
+
+    /// Returns what one side may use from the beginning. Devices register the whole memory.
+    pub(crate) fn first(&self, is_end: bool) -> Granted {
+        let all = self.all(is_end);
+        if self.pins {
+            return all;
+        }
+        Granted {
+            ring: all.ring.min(FIRST_BYTES),
+            arena: all.arena.min(FIRST_BYTES),
+        }
+    }
+
+    /// Returns the memory that one side with `granted` should have: the ring that its path needs,
+    /// and twice the arena in use.
+    pub(crate) fn wanted(&self, is_end: bool, granted: Granted, used: Granted) -> Granted {
+        let all = self.all(is_end);
+        let arena = if used.arena > granted.arena / 2 {
+            used.arena.saturating_mul(2)
+        } else {
+            0
+        };
+        Granted {
+            ring: used.ring.min(all.ring).max(granted.ring),
+            arena: arena.min(all.arena).max(granted.arena),
+        }
     }
 
     fn region_bytes(&self) -> u64 {
@@ -94,6 +158,8 @@ impl Shape {
             auth,
             is_end,
             keepalive_ns: self.keepalive_ns,
+            lifetime_ns: u64::from(self.waits.outage) * SECOND_NS,
+            hold_ns: u64::from(self.waits.hold) * SECOND_NS,
             conns_max: conns_max.min(CONNS_MAX),
             producer: ProducerConfig {
                 regions: self.regions,
@@ -115,6 +181,10 @@ impl Shape {
             ..SessionConfig::default()
         }
     }
+}
+
+const fn sides(is_end: bool) -> u64 {
+    if is_end { 1 } else { 2 }
 }
 
 /// Returns the channel kinds that this gateway accepts, as offered.
@@ -192,5 +262,45 @@ pub(crate) fn auth(
         keys,
         binding,
         peer_below,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn shape(more: &str) -> Shape {
+        let text = format!("name = 'g'\n[[route]]\nto = ['*']\nvia = ['a:1']\n{more}\n");
+        let config = Config::parse(&text).unwrap();
+        Shape::of_route(&config, &config.routes[0])
+    }
+
+    #[test]
+    fn a_session_begins_with_little_and_gets_twice_what_it_uses() {
+        let plain = shape("");
+        assert_eq!(plain.bytes(true), 128 * MIB);
+        assert_eq!(
+            (plain.first_bytes(true), plain.first_bytes(false)),
+            (16 * MIB, 16 * MIB)
+        );
+        let first = plain.first(true);
+        let used = |ring, arena| Granted { ring, arena };
+        assert_eq!(plain.wanted(true, first, used(8 * MIB, 4 * MIB)), first);
+        let more = plain.wanted(true, first, used(10 * MIB, 8 * MIB));
+        assert_eq!(more, used(10 * MIB, 16 * MIB));
+        assert_eq!(plain.wanted(true, more, used(0, 0)), more);
+        let most = plain.wanted(true, more, used(100 * MIB, 64 * MIB));
+        assert_eq!(most, used(64 * MIB, 64 * MIB));
+        assert_eq!(plain.wanted(false, first, used(0, 0)), first);
+    }
+
+    #[test]
+    fn a_small_ring_and_a_device_take_all_at_once() {
+        let small = shape("ring = '8MiB'");
+        assert_eq!(small.first_bytes(true), small.bytes(true));
+        let pinned = shape("channels = ['verbs', 'tcp']");
+        assert_eq!(pinned.first_bytes(true), 128 * MIB);
     }
 }

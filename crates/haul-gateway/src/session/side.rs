@@ -1,5 +1,5 @@
 //! One side of a session at this gateway: the control connection, the memory and the data channels
-//! of one segment, driven by what its session asks for.
+//! of one segment, driven by its session.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -32,12 +32,6 @@ pub(crate) struct MemoryPlan {
     pub(crate) arena_bytes: u64,
 }
 
-impl MemoryPlan {
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::from(self.regions) * self.region_bytes + self.arena_bytes
-    }
-}
-
 /// One side of a segment.
 #[derive(Debug)]
 pub(crate) struct SegmentSide {
@@ -51,9 +45,9 @@ pub(crate) struct SegmentSide {
     ring: Vec<Region>,
     /// Receives data of the segment.
     arena: Region,
-    /// What the peer may read of each slab.
+    /// Memory of each slab that the peer may read.
     slabs: HashMap<SlabSeq, Vec<Guard>>,
-    /// What the peer may write (push), by its place in the arena.
+    /// Memory that the peer may write (push), by its place in the arena.
     grants: BTreeMap<u64, Guard>,
     /// Records without a checksum get one.
     verifies: bool,
@@ -69,8 +63,6 @@ pub(crate) struct SegmentSide {
     left: std::ops::Range<usize>,
     /// The control connection is full.
     pub(crate) waits_to_send: bool,
-    /// This end has closed the control connection; until then it reads the peer's final messages.
-    pub(crate) reads_until: Option<Time>,
     /// The peer, or its system, ended the last control connection.
     pub(crate) was_left: bool,
     octets_in: u64,
@@ -108,7 +100,6 @@ impl SegmentSide {
             input,
             left: 0..0,
             waits_to_send: false,
-            reads_until: None,
             was_left: false,
             octets_in: 0,
             octets_out: 0,
@@ -129,7 +120,12 @@ impl SegmentSide {
     pub(crate) fn forget_input(&mut self) {
         self.left = 0..0;
         self.waits_to_send = false;
-        self.reads_until = None;
+    }
+
+    /// Returns all memory to the system until it is used again. It must be empty.
+    pub(crate) fn discard(&self) {
+        self.ring.iter().for_each(Region::discard);
+        self.arena.discard();
     }
 
     pub(crate) const fn arena(&self) -> &Region {
@@ -160,7 +156,7 @@ impl SegmentSide {
                         self.left = 0..0;
                         return Err(Lost(error.to_string()));
                     }
-                    // The final messages tell the peer what it did wrong.
+                    // The final messages name the peer's violation.
                     Err(_) => {
                         self.left = 0..0;
                         return Ok(true);
@@ -223,7 +219,7 @@ impl SegmentSide {
 
     // Slabs.
 
-    /// Does what the session asks for. `foreign` is the other side's memory, from which a relay
+    /// Performs the session's requests. `foreign` is the other side's memory, from which a relay
     /// announces. Returns whether there was anything to do.
     pub(crate) fn settle(
         &mut self,
@@ -249,11 +245,10 @@ impl SegmentSide {
             // There may be a channel now, or room in the announcements.
             session.producer().release();
         }
-        if self
-            .fabric
-            .as_ref()
-            .is_some_and(|fabric| fabric.lanes_up() > 0)
-        {
+        let fabric = self.fabric.as_ref();
+        let has_channel = fabric.is_some_and(|fabric| fabric.lanes_up() > 0);
+        session.set_channel(has_channel);
+        if has_channel {
             progress |= self.move_octets(session, foreign, now)?;
         } else {
             progress |= self.announce_little(session, foreign, now)?;
@@ -275,7 +270,8 @@ impl SegmentSide {
         Ok(progress)
     }
 
-    /// Announces inline what needs no data channel, so that a first request does not wait for one.
+    /// Announces slabs that need no data channel inline, so that a first request does not wait for
+    /// one.
     fn announce_little(
         &mut self,
         session: &mut Session,
@@ -442,11 +438,10 @@ impl SegmentSide {
     }
 
     /// Closes the sending direction of the control connection. What the peer has sent is still
-    /// read, until `until`.
-    pub(crate) fn finish_control(&mut self, until: Time) {
+    /// read.
+    pub(crate) fn finish_control(&mut self) {
         if let Some(control) = &mut self.control {
             control.finish();
-            self.reads_until = Some(until);
         }
     }
 
@@ -533,7 +528,7 @@ impl SegmentSide {
             lanes,
             rtt_ns: session.consumer().estimate().rtt_ns().unwrap_or(0),
             octets_out: self.octets_out,
-            octets_in: self.octets_in,
+            octets_in: self.octets_in + session.consumer().pushed_bytes(),
             rate_out: 0.0,
             rate_in: 0.0,
             ring_used,
@@ -545,6 +540,7 @@ impl SegmentSide {
             slabs_unacked: session.producer().unacked(),
             posts: fabric.map_or(0, Fabric::posts),
             resent: fabric.map_or(0, Fabric::resent),
+            out_of_order: fabric.map_or(0, Fabric::out_of_order),
             limit: Limit::Idle,
         }
     }
@@ -605,11 +601,11 @@ mod tests {
     }
 
     #[test]
-    fn peers_are_told_the_public_address_if_there_is_one() {
+    fn the_public_address_is_announced_to_peers_if_there_is_one() {
         let (own, public) = (Some("192.0.2.1:7403"), Some("198.51.100.1:9000"));
         assert_eq!(reachable(own, None).as_deref(), own);
         assert_eq!(reachable(own, public).as_deref(), public);
-        // Without a control connection, nobody knows which address peers have reached.
+        // Without a control connection, the address that peers have reached is unknown.
         assert_eq!(reachable(Some("0.0.0.0:7403"), None), None);
         assert_eq!(reachable(None, None), None);
     }

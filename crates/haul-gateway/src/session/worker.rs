@@ -1,16 +1,19 @@
-//! The thread of a session: waits for sockets, queue pairs, commands and time, and does what the
-//! state machines ask for.
+//! The thread of a session: waits for sockets, queue pairs, commands and time, and performs the
+//! requests of the state machines.
 //!
-//! Map: `part` what this gateway is in the session, with `ways` of an opener · `state` what every
-//! role has · `opener`, `pending`, `owner`, `relay` what each role does · `segments` control
-//! connections and data channels · `events` of the state machines · `commands` of other threads ·
-//! `metadata` what applications say · `paths` and `signalling` what it asks of the network · `show`
-//! what the page shows.
+//! Map: `part` the role of this gateway in the session, with `ways` of an opener · `state` state
+//! common to all roles · `opener`, `pending`, `owner`, `relay` the work of each role · `outage`
+//! connections that wait for a lost hop · `segments` control connections and data channels ·
+//! `events` of the state machines · `commands` of other threads · `memory` the session's share ·
+//! `metadata` metadata of applications · `paths` and `signalling` requests to the network · `show`
+//! the session on the page.
 
 mod commands;
 mod events;
+mod memory;
 mod metadata;
 mod opener;
+mod outage;
 mod owner;
 mod part;
 mod paths;
@@ -34,7 +37,6 @@ use super::dispatch::dispatch;
 use super::edges::{Edges, Tools};
 use super::shape::Shape;
 use super::side::SegmentSide;
-use crate::channel::Lost;
 use crate::log::Level;
 use crate::shared::{SessionCommand, SessionHandle, Share, Shared};
 use crate::status::Role;
@@ -72,7 +74,7 @@ pub(crate) struct Worker {
     /// Other threads find the session by its identifier.
     is_registered: bool,
     share: Option<Share>,
-    /// Declared last: whoever waits for the session's memory is answered after that is returned.
+    /// Declared last: waiters for the session's memory are answered after it is returned.
     part: Part,
 }
 
@@ -81,7 +83,14 @@ impl Worker {
         let poller = Poller::new()?;
         let (handle, commands) = SessionHandle::new(poller.waker());
         Ok(Self {
-            report: Report::new(Arc::clone(&shared), part.role()),
+            // The page does not show a probe.
+            report: Report::new(
+                Arc::clone(&shared),
+                match part.is_probe() {
+                    true => Role::Pending,
+                    false => part.role(),
+                },
+            ),
             shared,
             poller,
             handle,
@@ -120,7 +129,7 @@ impl Worker {
     fn try_memory(&mut self, is_end: bool) -> Result<(), String> {
         let plan = self.shape.memory(is_end);
         let sides = if is_end { 1 } else { 2 };
-        let bytes = self.shape.bytes(is_end);
+        let (bytes, granted) = (self.shape.first_bytes(is_end), self.shape.first(is_end));
         let may_ask_for_room = self.part.role() == Role::Pending && !self.is_dry_run();
         let is_unauthenticated = may_ask_for_room
             && self
@@ -153,6 +162,7 @@ impl Worker {
             let mut fresh = SegmentSide::new(&plan, self.shape.verifies)
                 .map_err(|error| format!("no memory: {error}"))?;
             fresh.meter = Some(meter.clone());
+            segment.granted = granted;
             let old = segment.side.replace(fresh);
             if let (Some(segment), Some(old)) = (&mut segment.side, old) {
                 (segment.control, segment.peer) = (old.control, old.peer);
@@ -161,9 +171,10 @@ impl Worker {
         Ok(())
     }
 
+    /// Whether the session is a dry run, whose end is not logged.
     fn is_dry_run(&mut self) -> bool {
         let session = self.body.session(0);
-        session.is_some_and(|session| session.is_dry_run())
+        self.part.is_probe() || session.is_some_and(|session| session.is_dry_run())
     }
 
     fn run(mut self) {
@@ -203,24 +214,17 @@ impl Worker {
                 .and_then(|session| session.poll_timeout());
             let segment = self.segments[side].side.as_ref();
             let fabric = segment.and_then(SegmentSide::poll_timeout);
-            let reads_until = segment.and_then(|segment| segment.reads_until);
-            until = [
-                until,
-                session,
-                fabric,
-                reads_until,
-                self.segments[side].dial.again_at,
-            ]
-            .into_iter()
-            .flatten()
-            .min();
+            until = [until, session, fabric, self.segments[side].dial.again_at]
+                .into_iter()
+                .flatten()
+                .min();
         }
         if self.part.role() == Role::Pending {
             let greeting = self.report.since.after(GREETING_NS);
             until = Some(until.map_or(greeting, |until| until.min(greeting)));
         }
         let open_until = self.part.owner().and_then(|owner| owner.open_until);
-        [until, open_until, self.status_due()]
+        [until, open_until, self.calls_due(), self.status_due()]
             .into_iter()
             .flatten()
             .min()
@@ -278,13 +282,6 @@ impl Worker {
             if fabric.is_some_and(|at| at <= now) {
                 self.poll_fabric(side);
             }
-            let reads_until = self.segments[side]
-                .side
-                .as_ref()
-                .and_then(|segment| segment.reads_until);
-            if reads_until.is_some_and(|at| at <= now) {
-                self.lose(side, &Lost("its owner sends nothing more".to_owned()));
-            }
             if self.segments[side]
                 .dial
                 .again_at
@@ -293,6 +290,7 @@ impl Worker {
                 self.dial(side);
             }
         }
+        self.give_up_calls(now);
         if self.edges.poll_timeout().is_some_and(|at| at <= now)
             && let Some((mut tools, edges)) = self.edges_tools()
         {
@@ -329,6 +327,7 @@ impl Worker {
                 break;
             }
         }
+        self.fit_memory();
         for side in 0..2 {
             self.transmit(side);
             self.watch(side);

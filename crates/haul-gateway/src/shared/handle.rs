@@ -52,8 +52,8 @@ pub(crate) enum SessionCommand {
     },
     /// The state of a path, by its number in the session.
     Path(u32, PathState, String),
-    /// End to make room, if nobody would lose anything. The sender is dropped when the room is
-    /// free, or the session stays.
+    /// End to free memory, if that loses no data. The sender is dropped when the memory is free, or
+    /// the session stays.
     MakeRoom(Option<Sender<()>>),
     /// Finish open connections, and end.
     Drain,

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_said_something_makes_room_only_where_nobody_is_silent() {
+    fn a_client_that_has_sent_something_is_evicted_only_if_none_is_silent() {
         let (mut pending_peers, handles) = full();
         for number in 0..STAYING_MAX as u64 {
             pending_peers.raise(number, Standing::Greeted);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_from_the_address_with_most_places_makes_room_also_where_others_have_said_less() {
+    fn a_client_of_the_address_with_most_places_is_evicted_even_if_others_have_sent_less() {
         let (mut pending_peers, handles) = full();
         for number in 0..STAYING_MAX as u64 {
             pending_peers.raise(number, Standing::Greeted);
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_shown_who_it_is_never_makes_room() {
+    fn an_authenticated_client_is_never_evicted() {
         let (mut pending_peers, _handles) = full();
         for number in 0..STAYING_MAX as u64 {
             pending_peers.raise(number, Standing::Authenticated);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_has_just_come_has_time_to_say_something() {
+    fn a_new_client_has_time_to_send_something() {
         let (mut pending_peers, _handles) = full();
         assert!(!pending_peers.has_room(STAY_NS - 1));
         assert!(pending_peers.make_room(STAY_NS - 1).is_none());

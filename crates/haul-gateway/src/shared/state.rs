@@ -1,6 +1,6 @@
 //! Configuration, memory, devices and log of a gateway, which all its sessions share.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -8,17 +8,23 @@ use std::time::Duration;
 use crossbeam_channel::bounded;
 use haul_extender::Extender;
 use haul_io::clock::Clock;
+use haul_xsp::wire::NackStatus;
 use haul_xsp::{Directory, SECOND_NS, SharedKey, Time};
 
 use super::handle::{SessionCommand, SessionHandle};
+use super::health::Health;
 use super::registers::Registers;
 use super::secrets::Secrets;
 use super::unauthenticated::Idle;
+use crate::access::{Access, AccessWriter, Outcome};
+use crate::caller::Call;
 use crate::channel::Network;
 use crate::config::{ChannelKind, Config, Route};
-use crate::log::{Level, Log, Tail};
+use crate::host::Shown;
+use crate::log::{Admission, Kind, Level, Log, Repeats, Tail};
 use crate::path::Backend;
 use crate::rates::{Meter, Rates};
+use crate::refusal::{code, meaning};
 use crate::resolver::Resolver;
 use crate::status::Totals;
 use crate::sync::lock;
@@ -45,6 +51,7 @@ pub(crate) struct Shared {
     pub(crate) memory_size: u64,
     totals: Mutex<Totals>,
     pub(crate) rates: Arc<Rates>,
+    pub(crate) health: Health,
     path: Mutex<Arc<Backend>>,
     /// Paths that are wanted or being taken down.
     circuits: AtomicUsize,
@@ -52,6 +59,8 @@ pub(crate) struct Shared {
     pub(crate) opening: Mutex<()>,
     open_session: OpenSession,
     log: Log,
+    repeats: Repeats,
+    access: Mutex<Option<AccessWriter>>,
     /// Before, no line about a shortage is logged, ns.
     short_until_ns: AtomicU64,
     pub(crate) tail: Tail,
@@ -74,6 +83,7 @@ impl Shared {
         Self {
             memory: AtomicU64::new(config.memory.0),
             rates: Arc::new(Rates::new(&config)),
+            health: Health::default(),
             memory_size: config.memory.0,
             config: Mutex::new(Arc::new(config)),
             keys: Mutex::new(secrets.keys),
@@ -89,6 +99,8 @@ impl Shared {
             extender,
             open_session,
             log,
+            repeats: Repeats::default(),
+            access: Mutex::default(),
             short_until_ns: AtomicU64::new(0),
             tail: Tail::default(),
             clock: Clock::new(),
@@ -176,7 +188,57 @@ impl Shared {
     }
 
     pub(crate) fn totals(&self) -> Totals {
-        *lock(&self.totals)
+        lock(&self.totals).clone()
+    }
+
+    /// Writes the access log from now on with `writer`. The earlier one writes its queued lines.
+    pub(crate) fn set_access(&self, writer: Option<AccessWriter>) {
+        let earlier = std::mem::replace(&mut *lock(&self.access), writer);
+        drop(earlier);
+    }
+
+    /// Refuses a connection that has no session, and counts and logs that. `session` states why, if
+    /// the reason is the session.
+    pub(crate) fn turn_away(&self, call: Call, status: NackStatus, session: Option<&str>) {
+        let access = Access {
+            client: call.from,
+            gateway: None,
+            identity: None,
+            target: Shown(&call.to).to_string(),
+            received: 0,
+            sent: 0,
+            began: call.began,
+            ended: self.now(),
+            outcome: Outcome::Refused(code(status)),
+        };
+        self.note_ended(&access, session);
+        call.party.refuse(code(status), session);
+    }
+
+    /// Counts and logs a connection that has ended. `why` states why it was refused, if more is
+    /// known than its status.
+    pub(crate) fn note_ended(&self, access: &Access, why: Option<&str>) {
+        if let Outcome::Refused(status) = access.outcome {
+            let meaning = meaning(status);
+            self.count(|totals| totals.refuse(meaning.name));
+            // Another connection of the client comes from another port, and is a repetition.
+            let client = &access.client;
+            let host = client
+                .parse::<SocketAddr>()
+                .map(|client| client.ip().to_string());
+            let (client, target) = (host.as_deref().unwrap_or(client), &access.target);
+            let gateway = access
+                .gateway
+                .iter()
+                .map(|name| format!(" of {}", name.escape_debug()));
+            let gateway: String = gateway.collect();
+            let why = why.unwrap_or(meaning.text);
+            let text = format!("client {client}{gateway}: no connection to {target}: {why}");
+            self.log_kind(Level::Warning, Kind::Connection, &text);
+        }
+        if let Some(writer) = &*lock(&self.access) {
+            writer.record(access, self.now());
+        }
     }
 
     pub(crate) fn network(&self, kind: ChannelKind) -> Option<&Network> {
@@ -235,7 +297,7 @@ impl Shared {
     /// room, idle sessions of that source are evicted, and then abandoned ones. `None`: the source
     /// has reached its limit.
     pub(crate) fn reserve(&self, handle: &SessionHandle, bytes: u64, from: IpAddr) -> Option<Idle> {
-        let most = (self.memory_size / 4 * 3).max(bytes);
+        let most = self.most_of_source().max(bytes);
         for _ in 0..=EVICTIONS_MAX {
             let mut registers = self.registers();
             if registers.unauthenticated.bytes_of(from) + bytes <= most {
@@ -257,6 +319,24 @@ impl Shared {
             self.ask_to_leave(&leaver);
         }
         None
+    }
+
+    /// Returns the most memory of all unauthenticated sessions of one source, bytes.
+    const fn most_of_source(&self) -> u64 {
+        self.memory_size / 4 * 3
+    }
+
+    /// Counts `bytes` more for a session, if it is one of an unauthenticated owner. Returns whether
+    /// its source may have them.
+    pub(crate) fn may_grow(&self, handle: &SessionHandle, bytes: u64) -> bool {
+        let most = self.most_of_source();
+        let mut registers = self.registers();
+        registers.unauthenticated.grow(handle, bytes, most)
+    }
+
+    /// Takes back what a session has returned.
+    pub(crate) fn note_shrunk(&self, handle: &SessionHandle, bytes: u64) {
+        self.registers().unauthenticated.shrink(handle, bytes);
     }
 
     fn ask_to_leave(&self, leaver: &SessionHandle) {
@@ -305,9 +385,27 @@ impl Shared {
     }
 
     pub(crate) fn log(&self, level: Level, text: impl AsRef<str>) {
-        let text = text.as_ref();
-        self.log.line(level, text);
-        self.tail.push(self.clock.now_ns(), level, text);
+        self.log_kind(level, Kind::Plain, text.as_ref());
+    }
+
+    fn log_kind(&self, level: Level, kind: Kind, text: &str) {
+        let now_ns = self.clock.now_ns();
+        self.log_repeats();
+        match self.repeats.admit(now_ns, level, kind, text) {
+            Admission::New => {
+                self.log.line(level, text);
+                self.tail.push(now_ns, level, text);
+            }
+            Admission::Repeats => self.tail.repeat(now_ns, level, text),
+            Admission::LeftOut => {}
+        }
+    }
+
+    /// Logs how often lines have been repeated, where that is due. The page shows it at each line.
+    pub(crate) fn log_repeats(&self) {
+        for (level, text) in self.repeats.take_due(self.clock.now_ns()) {
+            self.log.line(level, &text);
+        }
     }
 }
 
@@ -329,6 +427,22 @@ pub(crate) struct Share {
 impl Share {
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Takes more. Returns whether so much is left.
+    pub(crate) fn grow(&mut self, bytes: u64) -> bool {
+        let Some(mut more) = self.shared.take_memory(bytes) else {
+            return false;
+        };
+        self.bytes += std::mem::take(&mut more.bytes);
+        true
+    }
+
+    /// Returns some of it.
+    pub(crate) fn shrink(&mut self, bytes: u64) {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        self.shared.memory.fetch_add(bytes, Ordering::AcqRel);
     }
 }
 

@@ -1,8 +1,8 @@
 //! Sessions of unauthenticated owners: the memory of each source, and which session is evicted for
 //! a new one.
 //!
-//! Whoever can reach a gateway with `anonymous = true` can open sessions. They take memory whether
-//! or not they carry data.
+//! Any peer that reaches a gateway with `anonymous = true` can open sessions. They take memory
+//! whether or not they carry data.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -63,6 +63,27 @@ impl Unauthenticated {
             idle: idle.clone(),
         });
         idle
+    }
+
+    /// Counts `bytes` more for a session, unless its source would have more than `most`. Returns
+    /// true for a session that is not one of these.
+    pub(crate) fn grow(&mut self, handle: &SessionHandle, bytes: u64, most: u64) -> bool {
+        let Some(at) = self.there.iter().position(|one| one.handle.is(handle)) else {
+            return true;
+        };
+        let fits = self.bytes_of(self.there[at].from) + bytes <= most;
+        if fits {
+            self.there[at].bytes += bytes;
+        }
+        fits
+    }
+
+    /// The session has returned `bytes`.
+    pub(crate) fn shrink(&mut self, handle: &SessionHandle, bytes: u64) {
+        let mut own = self.there.iter_mut().filter(|one| one.handle.is(handle));
+        if let Some(member) = own.next() {
+            member.bytes = member.bytes.saturating_sub(bytes);
+        }
     }
 
     /// The session has ended.
@@ -169,6 +190,14 @@ mod tests {
             [2, 3, 1]
         );
         unauthenticated.remove(&all[2]);
+        assert_eq!(unauthenticated.bytes_of(MANY), 20);
+        assert!(unauthenticated.grow(&all[1], 5, 25) && !unauthenticated.grow(&all[3], 1, 25));
+        assert_eq!(unauthenticated.bytes_of(MANY), 25);
+        assert!(
+            unauthenticated.grow(&all[2], 1_000, 25),
+            "it is none of them"
+        );
+        unauthenticated.shrink(&all[1], 5);
         assert_eq!(unauthenticated.bytes_of(MANY), 20);
     }
 }

@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 
 use super::*;
 
-/// Who issues certificates.
+/// A certificate authority.
 pub(crate) struct Authority {
     root: String,
     issuer: Issuer<'static, KeyPair>,
@@ -55,7 +55,7 @@ impl Authority {
     }
 }
 
-/// Writes the files of a gateway with `issued` that believes `authority`.
+/// Writes the files of a gateway with `issued` that trusts `authority`.
 pub(crate) fn write(dir: &Path, name: &str, issued: &Issued, authority: &Authority) -> config::Tls {
     let file = |kind: &str, text: &str| {
         let path = dir.join(format!("{name}.{kind}"));
@@ -79,13 +79,13 @@ pub(crate) fn context(
     TlsContext::load(&write(dir, name, issued, authority)).unwrap()
 }
 
-/// A client that believes `authority` and has nothing to show.
+/// A client that trusts `authority` and has no certificate.
 pub(crate) fn client_without_certificate(authority: &Authority) -> Arc<ClientConfig> {
     let mut store = RootCertStore::empty();
     store
         .add(CertificateDer::from_pem_slice(authority.root.as_bytes()).unwrap())
         .unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+    let config = ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
         .with_root_certificates(store)
@@ -93,7 +93,7 @@ pub(crate) fn client_without_certificate(authority: &Authority) -> Arc<ClientCon
     Arc::new(config)
 }
 
-/// A gateway's files, and what is said of them after `change`.
+/// Writes a gateway's files and returns the error message after `change`.
 fn told(change: impl FnOnce(&config::Tls)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
@@ -106,7 +106,7 @@ fn told(change: impl FnOnce(&config::Tls)) -> String {
 }
 
 #[test]
-fn files_that_are_not_what_they_should_be_are_told() {
+fn unusable_files_are_reported() {
     let write = |path: &Path, text: &str| fs::write(path, text).unwrap();
     assert_eq!(
         told(|tls| write(&tls.certificate, "")),
@@ -139,14 +139,14 @@ fn files_that_are_not_what_they_should_be_are_told() {
 }
 
 #[test]
-fn a_key_of_another_certificate_is_told() {
+fn a_key_of_another_certificate_is_reported() {
     let other = Authority::new("root").issue(&["gateway.example"], Validity::Now);
     let told = told(|tls| fs::write(&tls.key, other.key).unwrap());
     assert!(told.starts_with("gateway.crt with gateway.key: "), "{told}");
 }
 
 #[test]
-fn a_certificate_that_peers_would_refuse_is_told() {
+fn a_certificate_that_peers_would_refuse_is_reported() {
     let dir = tempfile::tempdir().unwrap();
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let say = |issued: &Issued| check(&write(dir.path(), "gateway", issued, &ours)).unwrap_err();
@@ -165,7 +165,7 @@ fn a_certificate_that_peers_would_refuse_is_told() {
 
 /// The lines of docs/gateway-reference.md that make certificates.
 #[test]
-fn the_documented_commands_make_certificates_that_are_believed() {
+fn the_documented_commands_make_valid_certificates() {
     const DOCUMENT: &str = include_str!("../../../../docs/gateway-reference.md");
     let blocks = DOCUMENT.split("```sh certificates\n").skip(1);
     let script: String = blocks

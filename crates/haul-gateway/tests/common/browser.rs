@@ -9,14 +9,14 @@
 )]
 
 use std::io::{Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use crate::common;
 
-/// The page after a while, and what the browser said; nothing, where there is none.
+/// Returns the page after a while, and the browser's output; `None` without a browser.
 pub fn dom(address: SocketAddr) -> Option<(String, String)> {
     let is_there = Command::new("chromium").arg("--version").output();
     if !is_there.is_ok_and(|output| output.status.success()) {
@@ -41,6 +41,67 @@ pub fn picture(address: SocketAddr, file: &Path) {
     run(in_real_time(address), &flags);
 }
 
+/// What a window of so many pixels cuts off: how many cells of tables there are, and each element
+/// that ends beyond its right edge. Without the rules for narrow windows, if `is_wide`. Nothing,
+/// where there is no browser.
+pub fn cut_off(page: SocketAddr, width: u32, is_wide: bool) -> Option<(usize, String)> {
+    let frame = format!(
+        "<!doctype html><iframe src='/page' width='{width}' height='3000' style='border:0'></iframe>\
+         <p id='cells'></p><p id='cut'></p><script>setTimeout(() => {{\
+         const it = document.querySelector('iframe').contentDocument, say = (id, text) => document.getElementById(id).textContent = text;\
+         const beyond = [...it.querySelectorAll('body *')].filter((one) => one.getBoundingClientRect().right > {width} + 1);\
+         say('cells', it.querySelectorAll('td').length);\
+         say('cut', beyond.map((one) => `${{one.tagName}} ${{one.className}}`).join(', '));\
+         }}, 2500)</script>"
+    );
+    let framed = common::serve(move |mut near| {
+        let mut request = [0; 8 << 10];
+        let len = near.read(&mut request).unwrap_or(0);
+        let request = String::from_utf8_lossy(&request[..len]);
+        let answer = match request.strip_prefix("GET /page ") {
+            Some(rest) => ask(page, &format!("GET / {rest}"))
+                .replace("frame-ancestors 'none'", "frame-ancestors 'self'")
+                .replace(
+                    "(max-width: 40rem)",
+                    if is_wide {
+                        "(max-width: 01rem)"
+                    } else {
+                        "(max-width: 40rem)"
+                    },
+                ),
+            None if request.starts_with("GET / ") => format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{frame}",
+                frame.len()
+            ),
+            None => ask(page, &request),
+        };
+        // A client that no longer waits for the response has disconnected.
+        let _ = near.write_all(answer.as_bytes());
+    });
+    let (dom, said) = dom(framed)?;
+    let text = |id: &str| {
+        let begins = format!("<p id=\"{id}\">");
+        let rest = dom
+            .split(&begins)
+            .nth(1)
+            .unwrap_or_else(|| panic!("{dom}\n{said}"));
+        rest.split("</p>").next().unwrap().to_owned()
+    };
+    let cells = text("cells").parse();
+    Some((
+        cells.unwrap_or_else(|_| panic!("{dom}\n{said}")),
+        text("cut"),
+    ))
+}
+
+fn ask(page: SocketAddr, request: &str) -> String {
+    let mut stream: TcpStream = common::connect(page);
+    let mut answer = String::new();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
 /// The time of the browser is its own and goes on as soon as it waits for nothing: here it waits a
 /// second for each answer.
 fn in_real_time(page: SocketAddr) -> SocketAddr {
@@ -52,7 +113,7 @@ fn in_real_time(page: SocketAddr) -> SocketAddr {
         }
         let mut far = common::connect(page);
         if far.write_all(&request[..len]).is_ok() {
-            // Who does not want the answer any more has gone.
+            // A client that no longer waits for the response has disconnected.
             let _ = std::io::copy(&mut far, &mut near);
         }
     })

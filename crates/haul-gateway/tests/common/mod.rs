@@ -1,4 +1,4 @@
-//! Gateways of one process, with programs at their edges.
+//! Gateways in one process, with applications at their edges.
 #![allow(
     dead_code,
     unreachable_pub,
@@ -40,7 +40,7 @@ pub fn device(kind: ChannelKind, _name: Option<&str>) -> Result<Device, String> 
         .ok_or_else(|| "none".to_owned())
 }
 
-/// What a gateway has said.
+/// The log lines of a gateway.
 #[derive(Clone, Default)]
 pub struct Lines(Arc<Mutex<Vec<String>>>);
 
@@ -177,7 +177,7 @@ fn try_connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends and gets so many octets back over a connection that stays open.
+/// Sends and gets so many bytes back over a connection that stays open.
 pub fn echo(stream: &mut TcpStream, octets: usize, seed: u64) {
     let sent = pattern(octets, seed);
     let mut writer = stream.try_clone().unwrap();
@@ -197,7 +197,7 @@ pub fn assert_reset(to: SocketAddr) {
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
 }
 
-/// Octets that depend on where they are.
+/// Bytes that depend on where they are.
 pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed | 1;
     (0..len)
@@ -210,12 +210,12 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `octets` while reading what comes back, to the end.
+/// Sends `octets` while reading the echo, to the end.
 pub fn exchange(stream: TcpStream, octets: Vec<u8>) -> Vec<u8> {
     exchange_past(&[], stream, octets, || {})
 }
 
-/// The same; `past` is called when so many octets have come back as each of `marks` says.
+/// The same; calls `past` when as many bytes as each of `marks` have come back.
 pub fn exchange_past(
     marks: &[usize],
     stream: TcpStream,

@@ -340,8 +340,5 @@ impl Drop for Id {
 }
 
 pub(super) fn network(reason: String) -> Failure {
-    Failure {
-        blame: Blame::Network,
-        reason,
-    }
+    Failure::new(Blame::Network, reason)
 }

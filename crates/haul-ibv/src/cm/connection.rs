@@ -45,9 +45,12 @@ impl Param {
     /// [`Error::Invalid`] for private data that is too long.
     pub(super) fn new(qp: &Qp, param: &ConnParam<'_>, ord_max: u16) -> Result<Self> {
         let device = &qp.context().description.attributes;
-        if param.private_data.len() > device.max_private_data as usize {
-            return Err(Error::Invalid("the private data is too long"));
-        }
+        let len = param.private_data.len() as u64;
+        Error::at_most(
+            "the length of private_data",
+            len,
+            device.max_private_data.into(),
+        )?;
         let bounded =
             |depth: u16, max: u32| narrow(depth.min(u16::try_from(max).unwrap_or(u16::MAX)));
         Ok(Self {
@@ -238,13 +241,13 @@ pub(super) fn to_connected(
 
 pub(super) fn established(qp: &Qp, notice: Notice) -> CmEvent {
     qp.set_state(QpState::Rts);
+    let mut established = Established::default();
+    established.private_data = notice.private_data;
+    established.responder_resources = notice.responder_resources;
+    established.initiator_depth = notice.initiator_depth;
     CmEvent::Established {
         qp_num: qp.number,
-        established: Established {
-            private_data: notice.private_data,
-            responder_resources: notice.responder_resources,
-            initiator_depth: notice.initiator_depth,
-        },
+        established,
     }
 }
 
@@ -261,7 +264,7 @@ pub(super) fn unreachable(qp: &Qp, blame: Blame, reason: String) -> CmEvent {
     forget(qp);
     CmEvent::Unreachable {
         qp_num: qp.number,
-        failure: Failure { blame, reason },
+        failure: Failure::new(blame, reason),
     }
 }
 

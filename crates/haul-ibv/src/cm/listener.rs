@@ -149,8 +149,9 @@ impl RequestOps for Request {
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
         let id = self.take()?;
-        let length = u8::try_from(private_data.len());
-        let length = length.map_err(|_| Error::Invalid("the private data is too long"))?;
+        let len = private_data.len() as u64;
+        Error::at_most("the length of private_data", len, u8::MAX.into())?;
+        let length = u8::try_from(len).unwrap_or(u8::MAX);
         // SAFETY: the identifier lives; the data are copied.
         let returned =
             unsafe { (id.cm().rdma_reject)(id.raw.ptr(), private_data.as_ptr().cast(), length) };

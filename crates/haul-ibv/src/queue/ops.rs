@@ -40,7 +40,7 @@ impl QpOps for Qp {
         let state = self.known_state();
         if !matches!(state, QpState::Rts | QpState::Err) || self.is_not_flushed(state) {
             let error = Error::State(state);
-            return Err(PostError { posted: 0, error });
+            return Err(PostError::new(0, error));
         }
         post::sends(requests, self.caps, |first| {
             let mut bad = std::ptr::null_mut();
@@ -54,12 +54,12 @@ impl QpOps for Qp {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         if self.srq.is_some() {
             let error = Error::Invalid("the queue pair has a shared receive queue");
-            return Err(PostError { posted: 0, error });
+            return Err(PostError::new(0, error));
         }
         let state = self.known_state();
         if self.is_not_flushed(state) {
             let error = Error::State(state);
-            return Err(PostError { posted: 0, error });
+            return Err(PostError::new(0, error));
         }
         post::recvs(requests, |first| {
             let mut bad = std::ptr::null_mut();
@@ -104,13 +104,8 @@ impl QpOps for Qp {
                 "a connection without the connection manager",
             ));
         }
-        Ok(Endpoint {
-            qp_num: self.number,
-            psn: self.psn,
-            lid: self.context().description.lid,
-            gid: self.gid()?.gid.raw,
-            port: 0,
-        })
+        let (lid, gid) = (self.context().description.lid, self.gid()?.gid.raw);
+        Ok(Endpoint::new(self.number, self.psn, lid, gid, 0))
     }
 
     fn connect_endpoint(

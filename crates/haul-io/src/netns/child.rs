@@ -19,7 +19,7 @@ use crate::tun::check;
 /// the file descriptors, which must stay open until the child is started.
 #[derive(Debug, Default)]
 pub struct Inside<'a> {
-    /// A user namespace to enter first, which gives the rights to enter the others.
+    /// A user namespace to enter first, for the privileges to enter the others.
     pub user: Option<BorrowedFd<'a>>,
     /// The network namespace.
     pub network: Option<BorrowedFd<'a>>,
@@ -32,7 +32,7 @@ pub struct Inside<'a> {
 impl Inside<'_> {
     /// Makes `command` start there, with no signal blocked.
     ///
-    /// A child that cannot enter does not start: `spawn` gives the error.
+    /// A child that cannot enter does not start: `spawn` returns the error.
     ///
     /// # Errors
     /// If a path holds a NUL byte.
@@ -119,7 +119,7 @@ impl Signals {
         // SAFETY: `set` is initialised, and -1 asks for a new descriptor.
         let fd = unsafe { libc::signalfd(-1, &raw const set, flags) };
         check(fd)?;
-        // SAFETY: the descriptor was just made and nobody else owns it.
+        // SAFETY: the descriptor was just created and nothing else owns it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Self { fd })
     }
@@ -166,7 +166,8 @@ impl Signals {
 
 fn enter(namespace: Option<RawFd>, kind: LinkNameSpaceType) -> io::Result<()> {
     let Some(fd) = namespace else { return Ok(()) };
-    // SAFETY: whoever prepared the command keeps the descriptor open until the child has started.
+    // SAFETY: the caller that prepared the command keeps the descriptor open until the child has
+    // started.
     let fd = unsafe { BorrowedFd::borrow_raw(fd) };
     super::enter(fd, kind)
 }
@@ -196,11 +197,10 @@ fn keep_mounts() -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
         result => return result,
     }
-    // After chroot(2) the root need not be a mount, and what belongs to none cannot be told where
-    // to appear. A copy of it is one: it is put where a mount is, so that the copy itself appears
-    // nowhere else.
+    // After chroot(2) the root need not be a mount point, and mount propagation can be set only at
+    // one. A bind mount of it is one: it is placed on a mount, so that it appears nowhere else.
     let mut folder = [0; libc::PATH_MAX as usize];
-    // SAFETY: the buffer is as long as is said, and the kernel ends the path in it with NUL.
+    // SAFETY: the buffer has the stated length, and the kernel ends the path in it with NUL.
     let has_folder = !unsafe { libc::getcwd(folder.as_mut_ptr(), folder.len()) }.is_null();
     mount(c"none", c"/proc", SLAVES)?;
     mount(c"/", c"/proc", libc::MS_BIND | libc::MS_REC)?;

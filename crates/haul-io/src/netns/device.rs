@@ -26,7 +26,7 @@ pub fn set_gro(name: &str, on: bool) -> io::Result<()> {
     exchange(name, SET_GRO, u32::from(on)).map(drop)
 }
 
-/// What a device may do in the kernel's place.
+/// Offloads of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Offload {
     /// Cut TCP super-packets (`ETHTOOL_GTSO`).

@@ -13,7 +13,7 @@ pub enum Precedence {
     None,
 }
 
-/// Gives the calling thread the most precedence that the system allows.
+/// Raises the calling thread to the highest priority that the system allows.
 #[must_use]
 pub fn take_precedence() -> Precedence {
     let parameters = libc::sched_param { sched_priority: 1 };

@@ -136,7 +136,7 @@ fn slices_outside_what_is_held_are_refused() {
 }
 
 #[test]
-fn end_is_told_apart_from_a_lost_producer() {
+fn an_end_is_distinguished_from_a_lost_producer() {
     let (producer, consumer) = mirror_ring(1).unwrap();
     assert_eq!(consumer.extent(), (0, Ending::Open));
     producer.finish();

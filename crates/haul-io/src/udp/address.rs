@@ -57,8 +57,8 @@ impl Address {
         }
     }
 
-    /// The address that the kernel put here, if it is one of IP; an IPv4 address in IPv6 clothes is
-    /// given as IPv4.
+    /// The address that the kernel put here, if it is one of IP; an IPv4-mapped address is returned
+    /// as IPv4.
     pub(super) fn decode(&self) -> Option<SocketAddr> {
         // SAFETY: every variant starts with the family, and all bytes are initialised.
         match unsafe { self.family } {

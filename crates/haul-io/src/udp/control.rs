@@ -9,13 +9,13 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// Why a datagram was not delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Undelivered {
-    /// It is too long for a link on its way, which takes IP packets of `mtu` bytes; 0 where the
-    /// network does not say.
+    /// It is too long for a link of the path, which takes IP packets of `mtu` bytes; 0 if the
+    /// network does not report it.
     TooLong {
         /// Bytes of an IP packet.
         mtu: u32,
     },
-    /// Nobody receives at that port.
+    /// The port is closed.
     Refused,
     /// Anything else, as the system's number.
     Other(i32),
@@ -140,8 +140,8 @@ impl<T> Source<T> {
     }
 }
 
-/// Room for what the kernel tells about one arrival: time (32 bytes), segment size (24), two kinds
-/// of ECN mark (24 each), destination (40); or, without a segment size, about one error (64).
+/// Space for the kernel's ancillary data of one arrival: time (32 bytes), segment size (24), two
+/// kinds of ECN mark (24 each), destination (40); or, without a segment size, about one error (64).
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 pub(super) struct ControlBuffer(pub(super) [u8; CONTROL_BYTES]);
@@ -152,7 +152,7 @@ impl ControlBuffer {
     pub(super) const EMPTY: Self = Self([0; CONTROL_BYTES]);
 }
 
-/// What the kernel told about one arrival.
+/// The kernel's ancillary data of one arrival.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct ArrivalNotes {
     /// Size of the datagrams that were joined (the last may be smaller); none when there is only
@@ -195,7 +195,7 @@ impl ArrivalNotes {
     }
 }
 
-/// What the records say of an error, and whether this host says it.
+/// The error in the records, and whether this host reported it.
 pub(super) fn error_of(mut bytes: &[u8]) -> Option<(Undelivered, bool)> {
     while let Some((level, kind, data, rest)) = next_record(bytes) {
         if let (libc::IPPROTO_IP, libc::IP_RECVERR) | (libc::IPPROTO_IPV6, libc::IPV6_RECVERR) =
@@ -250,15 +250,15 @@ fn destination_v4(data: &[u8]) -> Option<SocketAddr> {
     Some((ip, 0).into())
 }
 
-/// Of `in6_pktinfo` {address, interface}. An IPv4 address in IPv6 clothes is given as IPv4; a
-/// group's is nobody's to answer from.
+/// Of `in6_pktinfo` {address, interface}. Returns an IPv4-mapped address as IPv4, and none for a
+/// group, which cannot be a source address.
 fn destination_v6(data: &[u8]) -> Option<SocketAddr> {
     let (ip, rest) = data.split_first_chunk::<16>()?;
     let ip = Ipv6Addr::from(*ip);
     if let Some(ip) = ip.to_ipv4_mapped() {
         return Some((ip, 0).into());
     }
-    // Only an address that is valid on one link needs to say which.
+    // Only a link-local address needs a scope.
     let scope = if ip.is_unicast_link_local() {
         u32::from_ne_bytes(*rest.first_chunk()?)
     } else {

@@ -33,9 +33,10 @@ struct Quoted {
 pub const QUOTED_MAX: usize = 32;
 
 impl NetworkError {
-    /// The beginning of the datagram's payload, as whoever complains quotes it: [`QUOTED_MAX`]
-    /// bytes at most. Nobody vouches for complaints: who guesses the ports of a datagram can make
-    /// them (RFC 5927). Who quotes what cannot be guessed has seen it.
+    /// The beginning of the datagram's payload, as quoted by the sender of the ICMP error:
+    /// [`QUOTED_MAX`] bytes at most. ICMP errors are not authenticated: an attacker who guesses the
+    /// ports of a datagram can forge them (RFC 5927). A quotation of unpredictable bytes proves
+    /// that its sender has seen the datagram.
     #[must_use]
     pub fn quoted(&self) -> &[u8] {
         &self.quoted.octets[..self.quoted.len]
@@ -70,7 +71,7 @@ impl UdpSocket {
 }
 
 /// Whether the error of a call may be the network's answer to an earlier datagram (icmp(7) has the
-/// list): then nothing was sent now, and another attempt will tell.
+/// list): then nothing was sent now, and another attempt shows whether the error persists.
 #[must_use]
 pub fn may_be_late(error: &io::Error) -> bool {
     matches!(
@@ -97,8 +98,8 @@ pub fn is_too_large(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EMSGSIZE)
 }
 
-/// The largest IP packet that the host's route to `to` takes, bytes: of its interface, or less
-/// where the host was told by the network.
+/// The largest IP packet that the host's route to `to` takes, bytes: of its interface, or less if
+/// the network has reported a smaller path MTU.
 ///
 /// # Errors
 /// Of `socket(2)` and `connect(2)`: no route.

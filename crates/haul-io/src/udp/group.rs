@@ -7,9 +7,9 @@ use std::os::fd::AsFd;
 use super::{UdpSocket, message};
 
 impl UdpSocket {
-    /// How far packets to groups travel, in routers' hops, and whether members on this host hear
-    /// them. From now on the socket hears the groups that it has joined itself, and no others; and
-    /// it may send to broadcast addresses.
+    /// How far packets to groups travel, in routers' hops, and whether members on this host receive
+    /// them. From now on the socket receives only the groups that it has joined itself, and may
+    /// send to broadcast addresses.
     ///
     /// # Errors
     /// Of `setsockopt(2)`.
@@ -29,8 +29,8 @@ impl UdpSocket {
         self.socket.set_broadcast(true)
     }
 
-    /// Hears what is sent to `group` at the interface with this address, or where the route to it
-    /// leads. What this socket sends to groups leaves by that interface.
+    /// Joins `group` at the interface with this address, or the one of the route to it. The socket
+    /// sends to groups by that interface.
     ///
     /// # Errors
     /// `InvalidInput` for addresses of two families, `NotFound` where no interface has the address,

@@ -33,7 +33,7 @@ impl Destination {
     }
 }
 
-/// What is to be said to the kernel with a message.
+/// Ancillary data for the kernel with a message.
 #[derive(Clone, Copy)]
 pub(super) enum Ancillary<'a> {
     Nothing,
@@ -241,7 +241,7 @@ pub(super) fn set_option(
 /// Where `SO_MEMINFO` counts packets dropped at the receive buffer (`SK_MEMINFO_DROPS`).
 pub(super) const MEMORY_INFO_DROPS: usize = 8;
 
-/// What the kernel knows about the socket's memory (`SO_MEMINFO`).
+/// The kernel's accounting of the socket's memory (`SO_MEMINFO`).
 pub(super) fn memory_info(fd: BorrowedFd<'_>) -> io::Result<[u32; 9]> {
     get_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO)
 }

@@ -33,6 +33,12 @@ impl Buffer {
         unsafe { slice::from_raw_parts_mut(start, self.pool.buffer_bytes) }
     }
 
+    /// The content, to be changed in place.
+    pub(super) fn content_mut(&mut self) -> &mut [u8] {
+        let len = self.len;
+        &mut self.whole_mut()[..len]
+    }
+
     /// The content.
     #[must_use]
     pub fn as_slice(&self) -> &[u8] {

@@ -5,7 +5,7 @@ use std::io;
 use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
-use std::slice::Chunks;
+use std::slice::{Chunks, ChunksMut};
 use std::sync::Arc;
 
 use super::UdpSocket;
@@ -25,7 +25,7 @@ impl UdpSocket {
     /// in the batch is gone.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing has arrived; of a connected socket, what ICMP says of the peer.
+    /// `WouldBlock` when nothing has arrived; for a connected socket, ICMP errors about the peer.
     pub fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.arrivals.clear();
         batch.filled = false;
@@ -105,6 +105,15 @@ impl RecvBatch {
         self.arrivals
             .get(index)
             .map(|arrival| self.received(arrival))
+    }
+
+    /// The datagrams of message `index`, to be changed in place.
+    pub fn datagrams_mut(&mut self, index: usize) -> ChunksMut<'_, u8> {
+        let Some(arrival) = self.arrivals.get(index) else {
+            return [].chunks_mut(1);
+        };
+        let content = self.buffers[arrival.slot].content_mut();
+        content.chunks_mut(arrival.segment_bytes.max(1))
     }
 
     /// Takes the buffer of message `index` out, for another thread to work on, and puts an empty

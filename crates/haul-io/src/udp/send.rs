@@ -18,7 +18,7 @@ pub struct Outgoing<'a> {
     pub to: SocketAddr,
     /// Bytes of payload in each datagram but the last.
     pub segment_bytes: usize,
-    /// What to send. At most [`SLICES_MAX`] slices, [`SUPER_PACKET_BYTES_MAX`] bytes,
+    /// The payload. At most [`SLICES_MAX`] slices, [`SUPER_PACKET_BYTES_MAX`] bytes,
     /// [`SEGMENTS_MAX`] segments.
     pub slices: &'a [IoSlice<'a>],
     /// The address of this machine that it is to come from (its port does not count); none leaves
@@ -210,7 +210,7 @@ impl UdpSocket {
 /// The most slices that a group of segments cut here may have.
 const PIECES_MAX: usize = 256;
 
-/// A super-packet that keeps all limits, with what the kernel wants to know of it.
+/// A super-packet within all limits, with its ancillary data.
 #[derive(Clone, Copy)]
 struct Plan {
     to: Destination,
@@ -261,7 +261,7 @@ impl Plan {
         })
     }
 
-    /// What the kernel is to know when it cuts.
+    /// Ancillary data for segmentation by the kernel.
     fn cut(&self) -> Ancillary<'_> {
         match &self.source {
             Some((_, both)) => Ancillary::SegmentSource(both),
@@ -269,7 +269,7 @@ impl Plan {
         }
     }
 
-    /// What it is to know of a segment alone.
+    /// Ancillary data of a single segment.
     fn uncut(&self) -> Ancillary<'_> {
         match &self.source {
             Some((source, _)) => Ancillary::Source(source),

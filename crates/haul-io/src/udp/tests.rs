@@ -17,7 +17,7 @@ fn socket(local: SocketAddr, options: UdpOptions) -> UdpSocket {
     UdpSocket::bind(local, &big).unwrap()
 }
 
-/// Header and payload pairs, as an engine sends them, with bytes that tell their place.
+/// Header and payload pairs, as an engine sends them, with bytes that encode their position.
 fn payload(len: usize) -> Vec<u8> {
     (0..len)
         .map(|place| (place * 31 % 251).to_le_bytes()[0])

@@ -157,7 +157,7 @@ fn loom_notices_are_signalled_while_there_are_any() {
 }
 
 #[test]
-fn loom_a_thread_that_says_it_sleeps_misses_nothing() {
+fn loom_a_thread_that_announces_sleep_misses_nothing() {
     loom::model(|| {
         let shared = Arc::new((
             SleepFlag::default(),
@@ -187,7 +187,7 @@ fn loom_a_thread_that_says_it_sleeps_misses_nothing() {
 }
 
 #[test]
-fn loom_who_waits_for_a_condition_and_who_watches_the_descriptor_learn_of_it() {
+fn loom_waiters_and_watchers_of_the_descriptor_are_both_woken() {
     loom::model(|| {
         let shared = Arc::new((Readiness::new().unwrap(), AtomicU32::new(0)));
         let ready = |bits: &AtomicU32| bits.load(Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::process::Command;
 
 /// Runs an ignored test of the calling test program in a network namespace of its own, after lines
 /// of shell, and prints what it printed. Root makes the namespace directly; others need a user
-/// namespace. Where none can be made, or the test skips itself, a line says so.
+/// namespace. If none can be created, or the test skips itself, it prints a line.
 #[allow(
     unreachable_pub,
     clippy::allow_attributes,
@@ -33,15 +33,23 @@ pub fn run_ignored(name: &str, setup: &str) {
             return;
         }
         let report = String::from_utf8_lossy(&output.stdout);
+        // Indented: the caller's harness and ./test would count its results as their own, and
+        // would repeat by its name a test that failed.
+        let quoted = |text: &str| -> String {
+            let lines = text.lines();
+            lines.map(|line| format!("    {line}\n")).collect()
+        };
         assert!(
             output.status.success() && report.contains("1 passed"),
-            "{report}{errors}"
+            "{name}:\n{}{}",
+            quoted(&report),
+            quoted(&errors)
         );
-        // Not the summary: it would be counted beside that of the calling program.
-        let lines = report.lines();
-        lines
-            .filter(|line| !line.starts_with("test result:"))
-            .for_each(|line| println!("{line}"));
+        let (skipped, others): (Vec<_>, Vec<_>) = report
+            .lines()
+            .partition(|line| line.starts_with("SKIPPED: "));
+        skipped.iter().for_each(|line| println!("{line}"));
+        print!("{}", quoted(&others.join("\n")));
         return;
     }
     println!("SKIPPED: cannot make a network namespace here: {why}");

@@ -10,7 +10,7 @@ use crate::stag::{Rights, Stag, StagEntry};
 /// Top byte of the tags that a group may write.
 const GROUP_TAG: u32 = 0xff;
 
-/// Who asks for what.
+/// The sender of a request, as the access checks need it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Access<'a> {
     pub(super) config: &'a UdConfig,

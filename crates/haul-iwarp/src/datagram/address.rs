@@ -11,7 +11,7 @@ pub struct Destination {
     pub qpn: u32,
 }
 
-/// Who sent a datagram.
+/// The sender of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Source {
     /// Address and port.

@@ -12,7 +12,9 @@ const MIB: u32 = 1 << 20;
 pub const DATAGRAM_MIN: u32 = 548;
 
 /// How a datagram queue pair is to be. Memory is taken as tables are used, never beyond these.
+/// Build it from [`UdConfig::default`], then set fields.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UdConfig {
     /// Its protection domain.
     pub pd: Pd,
@@ -36,6 +38,8 @@ pub struct UdConfig {
     pub shared_receive: bool,
     /// Bytes of UDP payload that the path carries; [`DATAGRAM_MIN`] at least.
     pub datagram_max: u32,
+    /// Bytes that sealing adds to each datagram.
+    pub around: u32,
     /// Bytes of a Send at most, in both directions.
     pub send_max: u32,
     /// Bytes of a Write or Write-Record at most, in both directions.
@@ -63,7 +67,7 @@ pub struct UdConfig {
     /// How many packets of the source may come from behind an incomplete message before it is given
     /// up: the same grace, without a clock.
     pub record_grace_packets: u32,
-    /// How long after a segment the next one may come: eight times what is usual, within these.
+    /// Bounds of the time between two segments, which is eight times the usual interval.
     pub record_idle_ns: (u64, u64),
     /// How long the whole message may take.
     pub record_total_ns: u64,
@@ -82,7 +86,7 @@ pub struct UdConfig {
     pub validated: usize,
     /// How long a cookie is good.
     pub cookie_ns: u64,
-    /// Validations by this end that may be under way.
+    /// Most concurrent validations by this end.
     pub validations: usize,
 
     /// Reads that this end may have outstanding.
@@ -101,7 +105,7 @@ pub struct UdConfig {
     /// A copy of the last segment goes ahead of this many others, for messages of more; 0 sends
     /// none.
     pub tail_copy: u32,
-    /// Peers are told what was refused, ten times a second at most.
+    /// Sends peers a NOTICE for each refused datagram, at most ten a second.
     pub notices: bool,
 }
 
@@ -118,6 +122,7 @@ impl Default for UdConfig {
             recv_depth: 128,
             shared_receive: false,
             datagram_max: 1_472,
+            around: 0,
             send_max: MIB,
             record_max: 256 * MIB,
             read_max: 64 * MIB,

@@ -1,5 +1,5 @@
-//! Datagrams that are not DATA, on their way out: a short queue, and what does not fit is left out.
-//! All of them are answers, or are repeated.
+//! The send queue of datagrams other than DATA. It is short and drops what does not fit: all of
+//! them are responses, or are repeated.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -104,7 +104,7 @@ impl Controls {
             if len > 0 {
                 return Some((to.addr, len));
             }
-            // A probe that `out` has no room for.
+            // The probe does not fit into `out`.
             self.unanswered += 1;
         }
     }

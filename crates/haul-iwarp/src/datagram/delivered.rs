@@ -8,13 +8,13 @@ use super::wire::MsgId;
 /// Numbers that are remembered of a source.
 const WINDOW: u32 = u64::BITS;
 
-/// The numbers that were heard of a source, up to the newest: the window of RFC 4303 §3.4.3, but
-/// that what is older than it passes. A datagram may be late; to be both late and doubled is left
-/// to chance.
+/// The sequence numbers received from a source: the window of RFC 4303 §3.4.3, except that older
+/// numbers pass. A late datagram is accepted, so one that is both late and duplicated may be
+/// delivered twice.
 #[derive(Debug, Default)]
 struct Window {
     newest: MsgId,
-    /// Bit n: the newest less n was heard. Zero: nothing was.
+    /// Bit n: number `newest - n` was received. Zero: none was.
     bits: u64,
 }
 
@@ -48,7 +48,7 @@ impl Window {
 pub(super) struct Delivered(Sources<Window>);
 
 impl Delivered {
-    /// Of at most so many sources; the one that was not heard of for the longest time makes room.
+    /// State of at most so many sources; the least recently active one is evicted.
     pub(super) fn new(sources: usize, key: [u8; 16]) -> Self {
         Self(Sources::new(sources, key))
     }

@@ -13,7 +13,7 @@ use siphasher::sip::SipHasher13;
 use super::address::Destination;
 use super::wire::{MsgId, Psn};
 
-/// Lanes beside the first one: as many as an byte has values.
+/// Lanes beside the first one: as many as a byte has values.
 const LANES: usize = 256;
 
 /// A sequence of packets and messages.

@@ -12,16 +12,16 @@
 //!                     Ud::handle_placed(now, memory, true); false if the memory was gone after all
 //! ```
 //! Most segments of a long Write-Record differ in their numbers only. [`Ud::handle_alike`], between
-//! [`wire::Datagram::check`] and [`wire::Datagram::parse`], takes such a one by comparing it with
-//! what it has to be; [`Ud::poll_alike`], after [`Ud::poll_transmit`], makes it of the one before.
-//! Neither has to be called: the result is the same.
+//! [`wire::Datagram::check`] and [`wire::Datagram::parse`], accepts such a segment by comparing it
+//! with the expected header; [`Ud::poll_alike`], after [`Ud::poll_transmit`], derives it from the
+//! previous one. Both are optional: the result is the same without them.
 //!
-//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header bytes in
-//! the caller's array, the payload by name, the CRC is the caller's. Datagrams of one message have
-//! one length but for the last ([`Transmit::full_len`]). After that [`Ud::poll_control`], which
-//! gives whole datagrams, [`Ud::poll_event`] and [`Ud::poll_timeout`], in this order.
+//! To send: [`Ud::post_send`], then [`Ud::poll_transmit`] until it has nothing: header bytes in the
+//! caller's array, the payload by name, the CRC is the caller's. Datagrams of one message have one
+//! length but for the last ([`Transmit::full_len`]). After that [`Ud::poll_control`], which returns
+//! whole datagrams, [`Ud::poll_event`] and [`Ud::poll_timeout`], in this order.
 //!
-//! No datagram ends the queue pair, whatever is in it.
+//! No datagram ends the queue pair, whatever its content.
 
 mod access;
 mod address;
@@ -35,6 +35,7 @@ pub mod rd;
 mod read;
 mod reassembly;
 mod record;
+mod search;
 mod sources;
 mod tx;
 mod ud;

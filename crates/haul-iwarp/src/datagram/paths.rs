@@ -1,4 +1,4 @@
-//! Paths that take less than others: how long datagrams to a host may be, as the network has said.
+//! Paths with a smaller MTU: the limits per host that the network reported by ICMP.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,8 +8,8 @@ use crate::time::{SECOND_NS, Time};
 
 /// How long it is remembered: then longer ones are tried again (RFC 8201 §4).
 const KEPT_NS: u64 = 600 * SECOND_NS;
-/// Hosts that are remembered. The network may be lying, so there is a limit; beyond it, it is not
-/// believed.
+/// Most hosts remembered. ICMP can be forged, so the table is bounded; reports for further hosts
+/// are ignored.
 const HOSTS: usize = 1_024;
 
 /// Paths by host; without memory while there are none.

@@ -9,7 +9,7 @@ pub(super) struct RangeSet {
     covered: u32,
 }
 
-/// What a further range would mean.
+/// The effect that a further range would have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It has something that is not there.
@@ -36,7 +36,7 @@ impl RangeSet {
 
     /// The ranges that `start..end` touches or overlaps, as indices.
     fn touched(&self, start: u32, end: u32) -> (usize, usize) {
-        // What arrives in order touches the last one.
+        // Data that arrives in order touches the last range.
         if let Some(&(last_start, last_end)) = self.ranges.last()
             && start >= last_start
         {
@@ -49,7 +49,8 @@ impl RangeSet {
         (first, behind)
     }
 
-    /// What [`Self::insert`] of a range that is not empty would do, with at most `limit` ranges.
+    /// Returns the effect that [`Self::insert`] of a non-empty range would have, with at most
+    /// `limit` ranges.
     pub(super) fn judge(&self, start: u32, end: u32, limit: usize) -> Verdict {
         let (first, behind) = self.touched(start, end);
         if let Some(&(known_start, known_end)) = self.ranges.get(first)
@@ -84,7 +85,7 @@ impl RangeSet {
         }
     }
 
-    /// What is missing of `len` bytes.
+    /// Returns the ranges of `len` bytes that are missing.
     pub(super) fn gaps(&self, len: u32) -> impl Iterator<Item = (u32, u32)> + '_ {
         let starts = std::iter::once(0).chain(self.ranges.iter().map(|range| range.1));
         let ends = self.ranges.iter().map(|range| range.0).chain([len]);
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_says_what_a_bitmap_says() {
+    fn it_agrees_with_a_bitmap() {
         let mut state = 7_u32;
         let mut random = move |below: u32| {
             state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);

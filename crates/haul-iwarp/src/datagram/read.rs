@@ -1,8 +1,8 @@
 //! RDMA Read over datagrams, both ends.
 //!
-//! The requester keeps a record of what has come and asks again for what is missing, range by
-//! range. The responder keeps a queue of answers and nothing else: a request that comes twice is
-//! answered twice, unless its answer still waits.
+//! The requester keeps a record of the arrived ranges and requests missing ones again. The
+//! responder keeps only a queue of responses: a duplicate request is answered again, unless its
+//! response is still queued.
 
 use std::collections::VecDeque;
 
@@ -18,7 +18,7 @@ use crate::wire::rdmap::ReadRequest;
 
 /// Ranges that a request can name.
 pub(super) const RANGES_MAX: usize = 7;
-/// Requests that are sent at once for what is missing.
+/// Most requests for missing ranges at once.
 const ROUND: usize = 4;
 /// Ranges of a read that may be known with gaps between them.
 const KNOWN_RANGES: usize = 64;
@@ -37,7 +37,7 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// One more; what does not fit is left out.
+    /// Adds one; a request that does not fit is left out.
     pub(super) fn push(&mut self, part: (u32, u32)) {
         if let Some(free) = self.parts.get_mut(self.count) {
             *free = part;
@@ -55,7 +55,7 @@ struct Read {
     wr: UdSendWr,
     id: MsgId,
     request: ReadRequest,
-    /// Who answers, since the first answer.
+    /// The responder, known from the first response on.
     source: Option<Source>,
     ranges: RangeSet,
     /// Requests that are due, the last one first.
@@ -63,7 +63,7 @@ struct Read {
     /// It waits until the peer knows this end.
     waits: bool,
     asked: Time,
-    /// More than one request was sent: an answer does not tell the round trip.
+    /// More than one request was sent: a response yields no RTT sample.
     repeated: bool,
     /// Something new has come since it was asked for.
     answered: bool,
@@ -196,7 +196,7 @@ impl Reads {
             .find(|read| read.id == id && read.wr.to == to)
     }
 
-    /// An answer is placed, or empty. Returns the round trip in microseconds, if that can be told.
+    /// A response is placed, or empty. Returns the RTT in microseconds, if it is unambiguous.
     pub(super) fn placed(
         &mut self,
         now: Time,
@@ -270,7 +270,8 @@ impl Reads {
         }
     }
 
-    /// Asks again, or gives up. Each peer that may have forgotten this end is handed to `doubt`.
+    /// Repeats the request, or gives up. Calls `doubt` with each peer that may have lost this end's
+    /// state.
     pub(super) fn expire(
         &mut self,
         now: Time,
@@ -341,7 +342,7 @@ impl Read {
         }
     }
 
-    /// Makes the requests for what is missing.
+    /// Creates the requests for missing ranges.
     fn ask(&mut self, now: Time) {
         self.asked = now;
         self.answered = false;

@@ -1,10 +1,9 @@
 //! Sends of several segments: straight into a posted receive, which the first segment takes,
 //! whichever it is.
 //!
-//! What is given up returns its receive to the head of the queue. Who makes room, when there is
-//! none: the source's own oldest message; if it has none, the message that nothing came of for the
-//! longest time. So a source that floods takes from itself, and many that pretend to be others take
-//! what is stale.
+//! A message that is given up returns its receive to the head of the queue. If all slots are taken,
+//! the source's own oldest message is evicted; if it has none, the least recently active message.
+//! So a flooding source evicts its own messages, and many forged sources evict stale ones.
 
 use super::address::Source;
 use super::config::UdConfig;
@@ -19,7 +18,7 @@ use crate::time::Time;
 /// than 375.
 const RANGES: usize = 1_024;
 
-/// What all segments of a message have in common.
+/// Header fields common to all segments of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) from: Source,
@@ -59,7 +58,7 @@ pub(super) struct Reassembly {
     slots: Vec<Slot>,
     free: Vec<usize>,
     senders: Sources<Sender>,
-    /// How many were given up to make room.
+    /// How many were evicted in favour of others.
     pub(super) evicted: u64,
     /// Bytes that the open messages announce together.
     octets: u64,
@@ -74,7 +73,7 @@ pub(super) struct Reassembly {
     total_ns: u64,
 }
 
-/// What a message is that has no slot.
+/// Why a message has no slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Unknown {
     New,
@@ -142,14 +141,14 @@ impl Reassembly {
         }
     }
 
-    /// A message that cannot be taken: what else comes of it is dropped without a further look.
+    /// Marks a message that cannot be taken: its further segments are dropped.
     pub(super) fn refuse(&mut self, from: &Source, id: MsgId) {
         let sender = self.senders.enter(from);
         self.senders[sender].closed.push(id);
     }
 
-    /// Gives up what has to go before a message of `len` bytes may be opened, one at a time;
-    /// returns its receive. None when there is room.
+    /// Evicts one message to make space for one of `len` bytes and returns its receive; call until
+    /// it returns `None`.
     pub(super) fn make_room(&mut self, from: &Source, len: u32) -> Option<RecvWr> {
         let own = match self.senders.find(from) {
             Some(sender) => self.senders[sender].open.as_slice(),
@@ -165,7 +164,7 @@ impl Reassembly {
         Some(self.close(victim))
     }
 
-    /// A receive of somebody who has several, for somebody who has none.
+    /// Takes a receive from a source that holds several, for a source that holds none.
     pub(super) fn spare(&mut self, from: &Source) -> Option<RecvWr> {
         let open = |slot: &&Slot| slot.message.is_some();
         let richest = self
@@ -191,7 +190,7 @@ impl Reassembly {
             .min_by_key(|at| self.slots[*at].last)
     }
 
-    /// Opens a message; there is room.
+    /// Opens a message; the caller has made space.
     pub(super) fn open(&mut self, now: Time, message: Message, wr: RecvWr) -> usize {
         let sender = self.senders.enter(&message.from);
         let at = self.free.pop().unwrap_or_else(|| {
@@ -217,7 +216,7 @@ impl Reassembly {
         at
     }
 
-    /// A segment was placed; says so if its message is whole now.
+    /// Records a placed segment; returns the message if it is now complete.
     pub(super) fn placed(
         &mut self,
         now: Time,
@@ -284,7 +283,7 @@ impl Reassembly {
         }
     }
 
-    /// Gives up any message; call until there is none.
+    /// Gives up any one message; call until it returns `None`.
     pub(super) fn abandon(&mut self) -> Option<RecvWr> {
         let at = (0..self.slots.len()).find(|at| self.slots[*at].message.is_some())?;
         Some(self.close(at))

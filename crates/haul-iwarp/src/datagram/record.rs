@@ -1,8 +1,8 @@
-//! Write-Record at the target: what has arrived of each message, and when it is enough.
+//! Write-Record at the target: the arrived ranges of each message, and when its record closes.
 //!
 //! A message of one segment is checked, placed and reported, and leaves nothing but its number
-//! among the closed ones of its source. Others have a record until it is closed; what comes after
-//! that is not placed, because the user may have the memory in use again.
+//! among the closed ones of its source. Others have a record until it is closed; later data is not
+//! placed, because the user may be reusing the memory.
 
 use std::collections::VecDeque;
 
@@ -15,14 +15,14 @@ use super::work::{Chunk, Event, Reason, Record, RecordMode, RecordStatus, Validi
 use crate::stag::Stag;
 use crate::time::Time;
 
-/// Ranges of a validity map at most. What would be one more is neither placed nor reported.
+/// Most ranges of a validity map. A segment that needs one more is neither placed nor reported.
 const RANGES: usize = 64;
 /// Of the usual time between segments, how often it may pass without one.
 const IDLE_FACTOR: u64 = 8;
 /// Weight of a new sample of that time: 1/8.
 const IDLE_SHIFT: u32 = 3;
 
-/// What all segments of a message have in common.
+/// Header fields common to all segments of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) from: Source,
@@ -94,7 +94,7 @@ pub(super) struct Records {
     pub(super) evicted: u64,
 }
 
-/// What is to be done with a segment that may be placed.
+/// The action for a segment that may be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Plan {
     /// It is its whole message.
@@ -329,7 +329,7 @@ impl Records {
         self.advance(config, writer, piece.psn, events);
     }
 
-    /// The record `at` is this message's, and what lies in `start..end` of it is new.
+    /// Whether the record `at` is this message's, and `start..end` of it is new.
     pub(super) fn wants(&self, at: usize, from: &Source, id: MsgId, start: u32, end: u32) -> bool {
         let is_it = |open: &Open| {
             open.is_of(from, id) && open.ranges.judge(start, end, RANGES) == Verdict::New
@@ -345,7 +345,7 @@ impl Records {
     fn note(&mut self, now: Time, at: usize, piece: &Piece) {
         let open = &mut self.open[at];
         open.ranges.insert(piece.start, piece.end);
-        // Datagrams of one batch arrive at one time, which says nothing of the time between them.
+        // Datagrams of one batch share an arrival time, so the interval between them is unknown.
         let gap = now.as_ns().saturating_sub(open.last.as_ns());
         if gap > 0 && open.usual_ns == 0 {
             open.usual_ns = gap;
@@ -378,7 +378,7 @@ impl Records {
         }
     }
 
-    /// When a record is to be closed if nothing comes, and as what.
+    /// Returns when a record is closed without further arrivals, and with which status.
     fn due(&self, config: &UdConfig, at: usize) -> (Time, RecordStatus) {
         let open = &self.open[at];
         let total = open.first.after(config.record_total_ns);
@@ -458,7 +458,7 @@ impl Records {
         }
     }
 
-    /// What is known of a message, open or kept.
+    /// The state of a message, open or kept.
     pub(super) fn validity(&self, from: &Source, id: MsgId) -> Option<Record> {
         let is_it = |record: &Record| record.msg_id == id && record.from == *from;
         self.iter().find(is_it)

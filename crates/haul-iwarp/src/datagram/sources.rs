@@ -1,8 +1,7 @@
-//! A bounded table of what is known of sources: the one that was not heard of for the longest time
-//! makes room.
+//! A bounded table of state per source, which evicts the least recently active source.
 //!
-//! Sources are chosen by whoever sends, so the hash is keyed. The source of the last datagram is
-//! found without it: in a train of datagrams that is all of them but the first.
+//! An attacker chooses source addresses, so the hash is keyed. The source of the last datagram is
+//! found without it: in a train of datagrams, for all but the first.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -18,7 +17,7 @@ pub(super) const CLOSED: usize = 64;
 
 const NONE: usize = usize::MAX;
 
-/// What is known of a source.
+/// The state of a source.
 pub(super) trait Known: Default {
     /// Whether it may be forgotten.
     fn is_idle(&self) -> bool;
@@ -32,7 +31,7 @@ pub(super) struct Sources<T> {
     /// The entry that was used last, or [`NONE`].
     newest: usize,
     oldest: usize,
-    /// How many were forgotten or taken out: what was remembered of an entry before is void.
+    /// Number of evictions and removals: references to entries from before are void.
     pub(super) generation: u64,
 }
 
@@ -44,7 +43,7 @@ struct Entry<T> {
     older: usize,
 }
 
-/// Hashes with a key that nobody else knows.
+/// Hashes with a secret key.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keyed(pub(super) [u8; 16]);
 
@@ -193,8 +192,8 @@ impl Closed {
         self.count += 1;
     }
 
-    /// Whether a message was closed, or is older than all that are remembered: what comes of it now
-    /// comes too late.
+    /// Returns whether a message was closed, or is older than all remembered ones: further segments
+    /// are too late.
     pub(super) fn contains(&self, id: MsgId) -> bool {
         if self.count == 0 || id.past(self.newest) > 0 {
             return false;

@@ -6,7 +6,7 @@
 //! timer.
 
 use std::collections::VecDeque;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 
 use super::access::{local_entry, place};
 use super::address::Destination;
@@ -14,6 +14,7 @@ use super::config::{DATAGRAM_MIN, UdConfig};
 use super::lanes::{Lane, Lanes};
 use super::paths::Paths;
 use super::read::{Asked, Job, Jobs};
+use super::search::{Found, SHORT, Searches};
 use super::wire::{ANY_QPN, DATAGRAM_MAX, DataHeader, Flags, Kind, MsgId, Opcode, SHIM_LEN, Shim};
 use super::work::{Transmit, UdSendWr};
 use crate::crc::CRC_LEN;
@@ -26,8 +27,8 @@ use crate::time::Time;
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap;
 
-/// Segments of one message or answer before others have their turn: about what one call with
-/// segmentation offload takes.
+/// Segments of one message or response before others have their turn: about as many as one call
+/// with segmentation offload takes.
 const TURN: u32 = 64;
 /// Messages of more segments fill batches by themselves.
 const EVEN_MAX: u32 = 32;
@@ -53,6 +54,7 @@ pub(super) struct Sender {
     pub(super) lanes: Lanes,
     pub(super) jobs: Jobs,
     paths: Paths,
+    pub(super) searches: Searches,
     datagram_max: u32,
     /// Segments that come next and differ from the last one in their numbers only.
     alike: u32,
@@ -61,7 +63,7 @@ pub(super) struct Sender {
     answering: bool,
 }
 
-/// What comes next.
+/// The next segment.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Next {
     /// A datagram; with it the request is sent.
@@ -78,6 +80,7 @@ impl Sender {
             lanes: Lanes::new(config.seed, config.key),
             jobs: Jobs::default(),
             paths: Paths::new(config.key),
+            searches: Searches::new(config.key, config.around),
             datagram_max: 0,
             alike: 0,
             turn: 0,
@@ -98,10 +101,24 @@ impl Sender {
         self.paths.note(now, host, octets);
     }
 
-    /// Bytes of payload in a segment to `to`: what is left of a datagram by `words` of EXT and a
-    /// DDP header.
-    fn room(&self, now: Time, to: SocketAddr, words: usize, ddp_len: usize) -> u32 {
-        let path = self.paths.datagram_max(now, to.ip(), self.datagram_max);
+    fn note_use(&mut self, now: Time, to: Destination) {
+        let octets = self.datagram_max;
+        let known = self.paths.datagram_max(now, to.addr.ip(), octets);
+        self.searches.handle_use(now, to, octets, known);
+    }
+
+    pub(super) fn note_found(&mut self, now: Time, found: Found) {
+        self.note_path(now, found.host, found.datagram_max);
+    }
+
+    /// Bytes of payload in a segment to `to`: the datagram size less `words` of EXT and a DDP
+    /// header.
+    fn room(&self, now: Time, to: &Destination, words: usize, ddp_len: usize) -> u32 {
+        let host = to.addr.ip();
+        let mut path = self.paths.datagram_max(now, host, self.datagram_max);
+        if to.qpn != ANY_QPN {
+            path = self.searches.datagram_max(host, path);
+        }
         let overhead = SHIM_LEN + 4 * words + ddp_len + CRC_LEN;
         path - u32::try_from(overhead).unwrap_or(path)
     }
@@ -112,7 +129,7 @@ impl Sender {
 
     pub(super) fn post(&mut self, config: &UdConfig, wr: UdSendWr) -> Result<(), PostError> {
         let group = wr.to.qpn == ANY_QPN;
-        let (limit, end) = match wr.op {
+        let (most, room) = match wr.op {
             Operation::Send {
                 invalidate: Some(_),
                 ..
@@ -121,23 +138,21 @@ impl Sender {
             | Operation::Atomic { .. }
             | Operation::Write { placed: true, .. }
             | Operation::LocalInvalidate(_) => return Err(PostError::Unsupported),
-            Operation::Send { .. } => (config.send_max, Some(0)),
-            Operation::Immediate { .. } => (u32::MAX, Some(0)),
-            Operation::WriteRecord { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            Operation::Send { .. } => (config.send_max, u64::MAX),
+            Operation::Immediate { .. } => (u32::MAX, u64::MAX),
+            Operation::WriteRecord { to, .. } => (config.record_max, u64::MAX - to),
             _ if group => return Err(PostError::Unsupported),
-            Operation::Write { to, .. } => (config.record_max, to.checked_add(wr.len.into())),
+            Operation::Write { to, .. } => (config.record_max, u64::MAX - to),
             Operation::Read {
                 sink_to, source_to, ..
-            } => {
-                let end = sink_to.max(source_to).checked_add(wr.len.into());
-                (config.read_max, end)
-            }
+            } => (config.read_max, u64::MAX - sink_to.max(source_to)),
         };
         if wr.to.qpn > ANY_QPN {
             return Err(PostError::Unsupported);
         }
-        if wr.len > limit || end.is_none() {
-            return Err(PostError::TooLong);
+        let limit = u32::try_from(room).unwrap_or(u32::MAX).min(most);
+        if wr.len > limit {
+            return Err(PostError::TooLong { len: wr.len, limit });
         }
         self.queue.push_back(wr);
         Ok(())
@@ -176,8 +191,8 @@ impl Sender {
         }
     }
 
-    /// The datagram after the last one, if it differs in its numbers only: they are changed in
-    /// `header`, where that one's header still is. Gives where in the message its payload starts.
+    /// Turns the last datagram's header in `header` into the next one's, if only counters differ.
+    /// Returns the offset of its payload in the message.
     pub(super) fn poll_alike(&mut self, header: &mut [u8]) -> Option<u32> {
         let current = self.current.as_mut()?;
         if self.alike == 0 || self.turn >= TURN {
@@ -242,7 +257,7 @@ impl Sender {
         }
     }
 
-    /// The next segment of a message, and what is left of it.
+    /// Returns the next segment of a message, and the rest.
     fn segment(
         &mut self,
         now: Time,
@@ -262,7 +277,7 @@ impl Sender {
             _ => None,
         };
         let len = if immediate.is_some() { 8 } else { wr.len };
-        let room = self.room(now, wr.to.addr, words_len, ddp_len);
+        let room = self.room(now, &wr.to, words_len, ddp_len);
         if current.done == 0 && !self.queue.is_empty() {
             current.max = current.max.min(even(len, room));
         }
@@ -305,6 +320,9 @@ impl Sender {
         }
         .emit(out);
         let full_len = header_len + len.min(current.max) as usize + CRC_LEN;
+        if current.done == 0 && full_len > SHORT as usize {
+            self.note_use(now, wr.to);
+        }
         let mut payload_len = part;
         if let Some(data) = immediate {
             out[header_len..header_len + 8].copy_from_slice(&data.to_be_bytes());
@@ -339,7 +357,7 @@ impl Sender {
         (transmit, (!is_done).then_some(current))
     }
 
-    /// The next segment of an answer. None if its memory is gone: there is nothing to say then.
+    /// The next segment of an answer. `None` if its memory is gone: then nothing is sent.
     fn answer<M: Memory + ?Sized>(
         &mut self,
         now: Time,
@@ -347,8 +365,8 @@ impl Sender {
         memory: &M,
         out: &mut [u8],
     ) -> Option<Transmit> {
-        let to = self.jobs.front()?.to.addr;
-        let max = self.room(now, to, 0, ddp::TAGGED_LEN);
+        let to = self.jobs.front()?.to.destination();
+        let max = self.room(now, &to, 0, ddp::TAGGED_LEN);
         let job = self.jobs.front()?;
         let (start, len, is_last) = job.next(max);
         let job = *job;
@@ -359,6 +377,9 @@ impl Sender {
             self.jobs.rotate();
         }
         let to = job.to.destination();
+        if start == 0 && job.request.len > max / 2 {
+            self.note_use(now, to);
+        }
         let flags = Flags::RESP.with_if(Flags::LAST, start + len == job.request.len);
         let extent = (job.request.len, start);
         let payload = payload?;
@@ -418,7 +439,8 @@ impl Sender {
         }
     }
 
-    /// What was not sent, and will not be.
+    /// Removes and returns a request that has not been sent completely; call until it returns
+    /// `None`.
     pub(super) fn flush(&mut self) -> Option<UdSendWr> {
         self.jobs.clear();
         let current = self.current.take().map(|current| current.wr);
@@ -426,9 +448,8 @@ impl Sender {
     }
 }
 
-/// Payload of a segment, where `room` bytes fit and more messages follow: what divides this one
-/// into segments of one length, with a third more of them at most. A shorter segment would end its
-/// batch.
+/// Payload of a segment, where `room` bytes fit and more messages follow: a length that divides
+/// this one evenly, with at most a third more segments. A shorter segment would end its batch.
 fn even(len: u32, room: u32) -> u32 {
     let least = len.div_ceil(room);
     if !(2..=EVEN_MAX).contains(&least) {

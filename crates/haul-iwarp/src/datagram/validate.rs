@@ -1,7 +1,8 @@
-//! Who receives at the address that it sends from: HELLO, COOKIE, HELLO with the cookie, READY.
+//! Return routability: validates that a peer receives at its source address by HELLO, COOKIE, HELLO
+//! with the cookie, READY.
 //!
-//! The side that is asked keeps nothing until the cookie has come back, and answers nothing that is
-//! longer than what came. The side that asks repeats itself, for a while.
+//! The responder keeps no state until the cookie has come back, and no reply is longer than the
+//! datagram that caused it. The initiator retransmits for a bounded time.
 
 use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
@@ -14,8 +15,8 @@ use super::sources::{Known, Sources};
 use super::wire::{COOKIE_LEN, Cookie, MsgId};
 use crate::time::{SECOND_NS, Time};
 
-/// How often a HELLO is sent before the peer counts as silent, and after what time the first is
-/// repeated; each further one waits twice as long.
+/// How often a HELLO is sent before the peer counts as silent, and the first retransmission
+/// interval, which doubles each time.
 const TRIES: u32 = 8;
 /// How often a cookie is sent before it counts as forged or out of date.
 const COOKIE_TRIES: u32 = 2;
@@ -134,13 +135,13 @@ pub(super) struct Due {
     pub(super) cookie: Option<Cookie>,
 }
 
-/// What this end asks of others.
+/// Validations that this end has started.
 #[derive(Debug)]
 pub(super) struct Asks {
     key: [u8; 16],
     asking: Vec<Asking>,
     limit: usize,
-    /// Who has answered, the latest at the end.
+    /// Validated peers, the latest at the end.
     known: Vec<Destination>,
 }
 

@@ -1,4 +1,4 @@
-//! What users of a datagram queue pair hand in and get back.
+//! Requests, completions and events of a datagram queue pair.
 
 use std::net::SocketAddr;
 
@@ -11,6 +11,7 @@ use crate::stag::Stag;
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UdSendWr {
     /// The user's; comes back with the completion.
     pub id: u64,
@@ -19,8 +20,8 @@ pub struct UdSendWr {
     pub slot: u32,
     /// Where to.
     pub to: Destination,
-    /// What to do. Send with Invalidate and atomics are refused: a datagram may come twice, or from
-    /// somebody else.
+    /// The operation. Send with Invalidate and atomics are refused: a datagram may be duplicated or
+    /// forged.
     pub op: Operation,
     /// Bytes of the message. Ignored for immediates.
     pub len: u32,
@@ -28,9 +29,25 @@ pub struct UdSendWr {
     pub signalled: bool,
 }
 
+impl UdSendWr {
+    /// Makes a signalled request.
+    #[must_use]
+    pub const fn new(id: u64, slot: u32, to: Destination, op: Operation, len: u32) -> Self {
+        Self {
+            id,
+            slot,
+            to,
+            op,
+            len,
+            signalled: true,
+        }
+    }
+}
+
 /// A datagram to be sent: header bytes in the caller's slot, payload by name, then the CRC over
 /// both ([`crate::Crc32c::to_wire`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Transmit {
     /// Where to.
     pub to: SocketAddr,
@@ -56,13 +73,13 @@ impl Transmit {
     }
 }
 
-/// What is to be done with a datagram.
+/// The action that a datagram requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Nothing: it is dropped and counted.
     Drop(Reason),
-    /// Its payload, all of it, belongs there. Say with [`super::Ud::handle_placed`] that it is,
-    /// before anything else.
+    /// Place its whole payload there, then call [`super::Ud::handle_placed`] before any other
+    /// method.
     Place(Placement),
     /// It is dealt with; there may be something to poll.
     Done,
@@ -100,7 +117,7 @@ pub enum Reason {
     Late,
     /// Its message has too many gaps already.
     MapFull,
-    /// A response that nobody waits for.
+    /// A response without an outstanding request.
     Unexpected,
     /// A read that is being answered, or one too many.
     Busy,
@@ -111,7 +128,7 @@ pub enum Reason {
 /// Number of [`Reason`]s.
 pub(super) const REASONS: usize = Reason::BadCookie as usize + 1;
 
-/// What has been counted since the queue pair was made.
+/// Counters since the queue pair was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Counters {
@@ -127,9 +144,9 @@ pub struct Counters {
     pub abandoned: u64,
     /// Records closed.
     pub records: u64,
-    /// Of the messages given up and the records closed: those that made room for others.
+    /// Messages given up and records closed in favour of others.
     pub evicted: u64,
-    /// Answers not sent, for want of room or because there were too many.
+    /// Responses not sent, because the queue was full or the rate limit reached.
     pub unanswered: u64,
     pub(super) dropped: [u64; REASONS],
 }
@@ -142,7 +159,7 @@ impl Counters {
     }
 }
 
-/// What happened. Drain after every call that takes `&mut`.
+/// An event. Drain all after every call that takes `&mut`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A message has arrived in a receive.
@@ -169,11 +186,11 @@ pub enum Event {
         /// Why.
         code: NoticeCode,
     },
-    /// What a peer sees of this end's datagrams.
+    /// A peer's report on this end's datagrams.
     Rate {
         /// The peer.
         from: Source,
-        /// What it sees.
+        /// The report.
         rate: Rate,
     },
     /// A probe has arrived at a peer.
@@ -197,16 +214,17 @@ pub enum Event {
 
 /// A message in a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Received {
     /// From the receive.
     pub id: u64,
     /// From the receive.
     pub slot: u32,
-    /// How; if not well, the rest says nothing.
+    /// The outcome; unless it is success, the other fields are meaningless.
     pub status: UdStatus,
     /// Bytes of the message.
     pub len: u32,
-    /// Who sent it.
+    /// The sender.
     pub from: Source,
     /// The sender asked for this end to be woken.
     pub solicited: bool,
@@ -234,6 +252,7 @@ pub enum UdStatus {
 
 /// The end of a request. From here on the core does not name its buffers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completion {
     /// From the request.
     pub id: u64,
@@ -245,7 +264,7 @@ pub struct Completion {
     pub status: UdStatus,
     /// Bytes sent, or valid in the sink.
     pub len: u32,
-    /// Of a read that came in part: what is valid.
+    /// The valid ranges of a Read that arrived in part.
     pub map: ValidityMap,
     /// From the request.
     pub signalled: bool,
@@ -272,14 +291,15 @@ pub enum RecordStatus {
     Aged,
     /// The source went on to newer messages.
     Superseded,
-    /// Others needed the room.
+    /// Evicted in favour of others.
     Evicted,
     /// The tag was made invalid.
     Revoked,
 }
 
-/// What has arrived of a Write-Record.
+/// The arrived part of a Write-Record.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Record {
     /// Who wrote.
     pub from: Source,
@@ -303,6 +323,7 @@ pub struct Record {
 
 /// A segment of a Write-Record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Chunk {
     /// Who wrote.
     pub from: Source,

@@ -1,9 +1,9 @@
-//! What two ends agree on at the start (RFC 6581 §6, docs/protocol/iwarp.md).
+//! Negotiation at start-up (RFC 6581 §6, docs/protocol/iwarp.md).
 
 use crate::wire::Features;
 use crate::wire::mpa::{NOT_NEGOTIATED, RtrKinds};
 
-/// What was agreed.
+/// The agreed parameters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Params {
@@ -13,23 +13,23 @@ pub struct Params {
     pub ord: u16,
     /// CRCs are made and checked.
     pub crc: bool,
-    /// This end puts markers into what it sends.
+    /// This end inserts markers into its stream.
     pub markers_out: bool,
-    /// The peer puts markers into what it sends.
+    /// The peer inserts markers into its stream.
     pub markers_in: bool,
     /// The longest ULPDU that this end sends.
     pub ulpdu_max: u32,
-    /// What may be sent beyond RFC 5040.
+    /// Agreed capabilities beyond RFC 5040.
     pub features: Features,
     /// The peer is a Longhaul end.
     pub extended: bool,
     /// Revision of MPA, or version of the hello.
     pub revision: u8,
-    /// Who may speak first: with a peer-to-peer model either end, else the initiator.
+    /// Which end may send first: in the peer-to-peer model either end, otherwise the initiator.
     pub peer_to_peer: bool,
 }
 
-/// The responder's side of RFC 6581 §6: IRD and ORD of this end, and what it answers.
+/// The responder's side of RFC 6581 §6: IRD and ORD of this end, and of its reply.
 pub(crate) struct Answer {
     pub(crate) ird: u16,
     pub(crate) ord: u16,
@@ -37,7 +37,7 @@ pub(crate) struct Answer {
     pub(crate) said_ord: u16,
 }
 
-/// Answers an initiator that takes `peer_ird` reads and wants to have `peer_ord`.
+/// Answers an initiator that takes `peer_ird` reads and requests `peer_ord`.
 pub(crate) fn answer(own_ird: u16, own_ord: u16, peer_ird: u16, peer_ord: u16) -> Answer {
     let (ird, said_ird) = if peer_ord == NOT_NEGOTIATED {
         (own_ird, NOT_NEGOTIATED)

@@ -1,4 +1,4 @@
-//! What a connection does whatever carries it.
+//! The part of a connection that does not depend on the transport below.
 
 use haul_cc::Time;
 
@@ -45,7 +45,7 @@ pub trait ReliableConnection: std::fmt::Debug {
     /// See [`PostError`]; nothing has changed.
     fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError>;
 
-    /// Finishes what is posted, then closes this end's direction (RFC 5040 §6.2).
+    /// Finishes posted requests, then closes this end's direction (RFC 5040 §6.2).
     fn close(&mut self, now: Time);
 
     /// Ends at once. Close the lower layer in a way that the peer notices.
@@ -60,7 +60,7 @@ pub trait ReliableConnection: std::fmt::Debug {
     /// Returns the next event, oldest first.
     fn poll_event(&mut self) -> Option<Event>;
 
-    /// Returns what was agreed, once it is.
+    /// Returns the agreed parameters, once start-up is complete.
     fn params(&self) -> Option<Params>;
 
     /// Returns the private data of the peer's request or reply.

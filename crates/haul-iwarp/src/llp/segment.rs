@@ -14,8 +14,8 @@ pub const TRAILER_MAX: usize = 3 + CRC_LEN;
 /// [`crate::Fpdu::trailer`] or [`crate::Datagram::trailer`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Segment {
-    /// Number of the segment, counted from 0 on this connection. Say with `handle_released` when it
-    /// is not needed any more.
+    /// Number of the segment, counted from 0 on this connection. Call `handle_released` when it is
+    /// no longer needed.
     pub index: u64,
     /// Bytes in the header slot.
     pub header_len: usize,

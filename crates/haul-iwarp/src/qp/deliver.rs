@@ -1,4 +1,4 @@
-//! What a message does once it, and all before it, have been placed (RFC 5040 §5.5).
+//! Delivery: the effect of a message once it, and all before it, have been placed (RFC 5040 §5.5).
 
 use super::work::Status;
 use super::{Completion, Event, Qp, State, Violation};
@@ -9,7 +9,7 @@ use crate::operation::{CompletionKind, Operation};
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 
-/// What is left to do of a segment that has been admitted and placed.
+/// The remaining effect of a segment that has been admitted and placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Nothing: it was a Write, or not the last of its message.
@@ -39,7 +39,7 @@ pub(crate) enum Effect {
     CloseNotice,
 }
 
-/// What a Send has in the ULP field of its header.
+/// The ULP field of a Send's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum With {
     Nothing,
@@ -48,7 +48,7 @@ pub(crate) enum With {
 }
 
 impl Qp {
-    /// Does what an admitted segment asks for, all segments before it being delivered.
+    /// Performs the effect of an admitted segment, once all segments before it are delivered.
     pub(crate) fn deliver(
         &mut self,
         memory: &mut impl Memory,

@@ -38,11 +38,11 @@ pub enum State {
     Waiting,
     /// Ready to send.
     Open,
-    /// Closing: what is posted is finished, nothing more is taken.
+    /// Closing: posted requests are finished, new ones are refused.
     Draining,
     /// This end has sent all that it will send; the peer may not have.
     Finished,
-    /// A Terminate is on its way; whatever arrives is dropped.
+    /// A Terminate is in flight; everything that arrives is dropped.
     Terminating,
     /// Over.
     Closed,
@@ -57,7 +57,7 @@ pub(crate) enum Order {
     Any,
 }
 
-/// A receive that was posted, and what has come for it.
+/// A posted receive, and the bytes that have arrived for it.
 #[derive(Debug, Clone, Copy)]
 struct Receive {
     wr: RecvWr,
@@ -84,11 +84,11 @@ pub(crate) struct Qp {
     ord: u16,
     /// Reads and atomics that the peer may have outstanding.
     ird: u16,
-    /// What both ends can do beyond RFC 5040.
+    /// Capabilities of both ends beyond RFC 5040.
     features: Features,
     /// Start-up is over: the limits above are final.
     agreed: bool,
-    /// To be closed as soon as what is posted can be sent.
+    /// To be closed as soon as the posted requests can be sent.
     closing: bool,
 
     /// Requests that are not completed, oldest first.
@@ -102,8 +102,8 @@ pub(crate) struct Qp {
     /// Bytes placed of the responses to those of `reads` that share their sinks.
     shared_got: u64,
     receives: VecDeque<Receive>,
-    /// What the peer asked for, oldest first: being answered, and, over messages, answered but not
-    /// yet acknowledged.
+    /// Requests of the peer, oldest first: those being answered, and, over messages, those answered
+    /// but not yet acknowledged.
     responses: VecDeque<Response>,
     /// How many of `responses` are answered whole.
     responses_sent: usize,
@@ -121,9 +121,9 @@ pub(crate) struct Qp {
     answering: Option<u64>,
     /// Whose memory was withdrawn.
     charge: Option<Charge>,
-    /// The peer is still to be told that this end closes.
+    /// A close notice is still to be sent.
     owes_notice: bool,
-    /// The peer has said that it closes.
+    /// The peer has sent a close notice.
     noticed: bool,
     /// A first message of no effect, a zero-length Send, may come (RFC 6581 §4).
     rtr_send_expected: bool,
@@ -150,7 +150,7 @@ enum Charge {
     Receive(u32),
 }
 
-/// A rule that a segment breaks: what a Terminate will say.
+/// A rule that a segment breaks: the content of the Terminate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Violation {
     pub(crate) code: TermCode,
@@ -161,9 +161,10 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    /// The memory of a payload that was to be sent is gone.
-    pub(crate) const WITHDRAWN: Self = Self {
-        code: TermCode::INVALID_STAG,
+    /// Memory that one of this end's own requests names is gone. The Terminate reports a local
+    /// error (RFC 5040 §4.8): an invalid STag would blame a request of the peer.
+    pub(crate) const OWN_REQUEST: Self = Self {
+        code: TermCode::LOCAL_CATASTROPHIC,
         read: None,
         local: true,
     };
@@ -228,7 +229,7 @@ impl Qp {
         self.config = config;
     }
 
-    /// What start-up agreed on.
+    /// The parameters that start-up agreed on.
     pub(crate) fn set_limits(&mut self, ird: u16, ord: u16, features: Features) {
         (self.ird, self.ord) = (ird, ord);
         self.features = features;
@@ -257,7 +258,7 @@ impl Qp {
         }
     }
 
-    /// Takes nothing more; once all is done, tells a peer that knows close notices.
+    /// Accepts no more requests; once all are done, sends a close notice to a peer that knows them.
     fn drain(&mut self) {
         self.state = State::Draining;
         self.owes_notice = self.features.close_notice;
@@ -346,8 +347,8 @@ impl Qp {
         match self.state {
             State::Open => self.drain(),
             State::Waiting if !self.agreed => self.fail(Error::Aborted),
-            // Over messages, what says so could overtake the reply. A close notice waits for the
-            // peer's first message.
+            // Over messages, a close notice could overtake the reply, so it waits for the peer's
+            // first message.
             State::Waiting if self.order == Order::InOrder && self.is_idle() && !opens => {
                 self.state = State::Draining;
             }
@@ -372,9 +373,9 @@ impl Qp {
         self.state = State::Finished;
     }
 
-    /// The peer has ended the connection in good order. What it did not wait for is flushed, which
-    /// is no fault of the connection; an answer that it owes, or wants, is, and a message of its
-    /// own that it has not finished before this end did.
+    /// The peer has ended the connection in order. Requests for which it did not wait are flushed
+    /// without an error of the connection. A response that either end owes, or an unfinished
+    /// message of the peer, is an error, unless this end had closed before.
     pub(crate) fn peer_finished(&mut self) {
         let is_whole = self.reads.is_empty()
             && self.responses_sent == self.responses.len()
@@ -402,7 +403,9 @@ impl Qp {
     /// Ends with a Terminate: `violation` of the segment that began with `header`, `segment_len`
     /// bytes in all.
     pub(crate) fn terminate(&mut self, violation: Violation, header: &[u8], segment_len: u32) {
-        let error = if violation.local {
+        let error = if violation == Violation::OWN_REQUEST {
+            Error::LocalMemory(TermCode::INVALID_STAG)
+        } else if violation.local {
             Error::LocalMemory(violation.code)
         } else {
             Error::PeerMisbehaved(violation.code)
@@ -410,7 +413,7 @@ impl Qp {
         self.terminate_as(violation, header, segment_len, error);
     }
 
-    /// Ends with a Terminate, for a reason that the local user is told in its own words.
+    /// Ends with a Terminate, and reports `error` to the local user.
     pub(crate) fn terminate_as(
         &mut self,
         violation: Violation,
@@ -422,7 +425,7 @@ impl Qp {
             return;
         }
         if self.state == State::Finished {
-            self.fail(error); // this end's half is closed: there is no way to say it
+            self.fail(error); // this end's direction is closed: no Terminate can be sent
             return;
         }
         // RFC 5040 §4.8, Figure 10: headers go with errors of RDMAP and DDP, not with catastrophic
@@ -463,15 +466,19 @@ impl Qp {
         };
     }
 
-    /// The payload of a segment is gone: charges the request that it is of. An answer is the peer's
-    /// operation.
-    pub(crate) fn charge_payload(&mut self, payload: Payload) {
+    /// The payload memory of a segment is gone: marks the request that it belongs to as failed, and
+    /// returns the violation to report to the peer. A response belongs to the peer's operation.
+    pub(crate) fn charge_payload(&mut self, payload: Payload) -> Violation {
         let Payload::Request { slot, .. } = payload else {
-            return;
+            return Violation {
+                code: TermCode::INVALID_STAG,
+                ..Violation::OWN_REQUEST
+            };
         };
         let mut numbers = (self.sends_first..).zip(&self.sends);
         let found = numbers.find(|(_, wqe)| wqe.wr.slot == slot);
         self.charge = found.map(|(number, _)| Charge::Request(number));
+        Violation::OWN_REQUEST
     }
 
     /// Whether a Terminate waits to be sent.
@@ -479,7 +486,7 @@ impl Qp {
         self.terminate.is_some() && self.terminate_segment.is_none()
     }
 
-    /// What the peer's Terminate said, if it sent one.
+    /// Returns the peer's Terminate, if it sent one.
     pub(crate) fn peer_terminate(&self) -> Option<&Terminate> {
         self.peer_terminate.as_deref()
     }
@@ -503,7 +510,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    /// As the data sink's DDP says it of a tagged segment.
+    /// The code by which the data sink's DDP reports it for a tagged segment.
     fn of_placement(self) -> TermCode {
         match self {
             Self::Invalid => TermCode::DDP_INVALID_STAG,
@@ -514,7 +521,7 @@ impl Refusal {
         }
     }
 
-    /// As RDMAP says it of a Read or Atomic Request.
+    /// The code by which RDMAP reports it for a Read or Atomic Request.
     fn of_request(self) -> TermCode {
         match self {
             Self::Invalid => TermCode::INVALID_STAG,

@@ -22,8 +22,8 @@ pub(crate) struct Incoming<'a> {
     pub(crate) len: u32,
 }
 
-/// What a segment is once it has passed the checks: where its payload goes, and what happens when
-/// all before it is there too.
+/// A segment that has passed the checks: where its payload goes, and its effect once all before it
+/// has arrived.
 pub(crate) type Admitted = (Option<Placement>, Effect);
 
 /// The untagged header, and what follows it.
@@ -324,8 +324,8 @@ impl Qp {
         Ok(ahead as usize)
     }
 
-    /// The `nth` receive that is not completed; a shared queue gives as many as that takes, up to
-    /// the depth.
+    /// The `nth` receive that is not completed; takes as many from a shared queue as that needs, up
+    /// to the depth.
     fn receive(&mut self, memory: &mut impl Memory, nth: usize) -> Option<&Receive> {
         if self.config.shared_receive && nth < self.config.recv_depth as usize {
             while self.receives.len() <= nth {

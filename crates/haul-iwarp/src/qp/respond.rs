@@ -101,8 +101,8 @@ impl Qp {
         self.unanswered() > 0 && self.responses_sent < history
     }
 
-    /// One segment of the oldest answer. The tag is looked up again for each: what was withdrawn is
-    /// not read.
+    /// One segment of the oldest answer. The tag is looked up again for each, so that withdrawn
+    /// memory is not read.
     pub(super) fn emit_response(
         &mut self,
         memory: &mut impl Memory,
@@ -191,8 +191,8 @@ impl Qp {
         Some((atomic_segment(&answer, msn, out), true))
     }
 
-    /// The memory was withdrawn between request and answer: a Terminate with what is left of the
-    /// request.
+    /// The memory was withdrawn between request and response: sends a Terminate with the rest of
+    /// the request.
     fn refuse_response(&mut self, memory: &impl Memory, response: &Response) {
         let (refusal, read, control) = match response.kind {
             Kind::Read(request) => (

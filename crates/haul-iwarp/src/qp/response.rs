@@ -18,7 +18,7 @@ pub(super) struct Response {
 pub(super) enum Kind {
     Read(ReadRequest),
     Atomic(AtomicRequest),
-    /// Performed: a repetition must say the same.
+    /// Performed: a retransmitted response must carry the same value.
     Performed {
         response: AtomicResponse,
         msn: u32,

@@ -47,7 +47,7 @@ impl Qp {
             let entry = memory.lookup(stag);
             if !entry.is_some_and(|entry| self.is_mine(&entry)) {
                 self.charge = Some(Charge::Request(self.sends_first));
-                self.terminate(Violation::WITHDRAWN, &[], 0);
+                self.terminate(Violation::OWN_REQUEST, &[], 0);
                 return;
             }
             memory.invalidate(stag);
@@ -60,7 +60,7 @@ impl Qp {
         }
     }
 
-    /// A message under way is finished first; else the classes take turns.
+    /// Finishes a message in progress first; otherwise the classes take turns.
     fn choose(&self) -> Option<Class> {
         if self.unfinished.is_some() {
             return self.unfinished;
@@ -122,8 +122,8 @@ impl Qp {
         Some(emission)
     }
 
-    /// Which of several reads into the same memory a segment answers cannot be told when segments
-    /// arrive in any order: they are counted together.
+    /// If segments arrive out of order, a response cannot be matched to one of several reads into
+    /// the same memory: such reads are counted together.
     fn note_shared_sinks(&mut self, number: u64) {
         let Some((stag, range)) = self.request_ref(number).and_then(Wqe::sink) else {
             return;
@@ -227,7 +227,7 @@ impl Qp {
         self.retire_requests();
     }
 
-    /// Completes, in order, what is complete with all that continues it.
+    /// Completes requests in order, each with all its continuations.
     pub(super) fn retire_requests(&mut self) {
         while let Some(wqe) = self.sends.front() {
             let mut rest = self.sends.iter().skip(1).take_while(|wqe| wqe.wr.continues);
@@ -285,7 +285,7 @@ impl Qp {
         }
     }
 
-    /// What the error is charged to.
+    /// The request that the error belongs to.
     fn charged(&self) -> Option<Charge> {
         match self.error? {
             Error::LocalMemory(_) => self.charge,

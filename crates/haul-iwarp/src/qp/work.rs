@@ -1,12 +1,13 @@
-//! What users of a connection hand in and get back.
+//! Requests, completions and events of a connection.
 
 use crate::error::Error;
 use crate::operation::{CompletionKind, Operation};
 use crate::stag::{Pd, QpNum, RegionId};
 
 /// Sizes of a queue pair, fixed when it is made. Memory is taken as the queues are used, never
-/// beyond these.
+/// beyond these. Build it from [`QpConfig::default`], then set fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct QpConfig {
     /// Its protection domain.
     pub pd: Pd,
@@ -40,13 +41,14 @@ impl Default for QpConfig {
 
 /// A request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SendWr {
     /// The user's; comes back with the completion.
     pub id: u64,
     /// The engine's name for the buffers of the request; comes back with segments and with the
     /// completion.
     pub slot: u32,
-    /// What to do.
+    /// The operation.
     pub op: Operation,
     /// Bytes of the message. 8 for atomics, by convention; ignored for immediates and
     /// invalidations.
@@ -60,8 +62,25 @@ pub struct SendWr {
     pub continues: bool,
 }
 
+impl SendWr {
+    /// Makes a signalled request that neither fences nor continues another.
+    #[must_use]
+    pub const fn new(id: u64, slot: u32, op: Operation, len: u32) -> Self {
+        Self {
+            id,
+            slot,
+            op,
+            len,
+            signalled: true,
+            fence: false,
+            continues: false,
+        }
+    }
+}
+
 /// A receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RecvWr {
     /// The user's; comes back with the completion.
     pub id: u64,
@@ -69,6 +88,14 @@ pub struct RecvWr {
     pub slot: u32,
     /// Bytes of the buffers together.
     pub len: u32,
+}
+
+impl RecvWr {
+    /// Makes a receive into buffers of `len` bytes together.
+    #[must_use]
+    pub const fn new(id: u64, slot: u32, len: u32) -> Self {
+        Self { id, slot, len }
+    }
 }
 
 /// How an operation ended.
@@ -89,6 +116,7 @@ pub enum Status {
 
 /// The end of an operation. From here on the core does not name its buffers again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Completion {
     /// From the request or receive.
     pub id: u64,
@@ -104,7 +132,7 @@ pub struct Completion {
     pub signalled: bool,
 }
 
-/// What happened to a connection. Drain after every call that takes `&mut`.
+/// An event of a connection. Drain all after every call that takes `&mut`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
     /// Responder: a request is there; answer with `accept` or `reject`.
@@ -115,8 +143,8 @@ pub enum Event {
     Completion(Completion),
     /// The connection has failed; comes once, before the flushed completions.
     Error(Error),
-    /// Nothing follows what has been polled: close the sending half of the lower layer once that is
-    /// sent.
+    /// No more data follows the polled segments: close the sending direction of the lower layer
+    /// once they are sent.
     ShutdownSend,
     /// Close the lower layer: the connection is over. The last event.
     Disconnect,

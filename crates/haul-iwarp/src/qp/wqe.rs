@@ -13,16 +13,16 @@ use crate::wire::rdmap::{AtomicRequest, Opcode, ReadRequest};
 pub(crate) const SEGMENT_HEADER_MAX: usize =
     ddp::UNTAGGED_LEN + crate::wire::rdmap::TERMINATE_LEN_MAX;
 
-/// Who learns of a request's end.
+/// Who receives the completion of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The user.
     User,
-    /// Nobody: its proof of placement follows and speaks for it.
+    /// None: the proof of placement that follows completes it.
     Silent,
     /// The user, of the Write before it, whose bytes these are.
     Proof { len: u32 },
-    /// Nobody: the first message of a peer-to-peer connection.
+    /// None: the first message of a peer-to-peer connection.
     Rtr,
 }
 
@@ -277,7 +277,7 @@ pub(super) fn append(out: &mut [u8], header: Header, own: &[u8]) -> usize {
     start + own.len()
 }
 
-/// What an atomic's response repeats: the lower half of the request's number.
+/// The identifier echoed by an atomic's response: the lower half of the request's number.
 pub(super) fn atomic_id(number: u64) -> u32 {
     let [_, _, _, _, a, b, c, d] = number.to_be_bytes();
     u32::from_be_bytes([a, b, c, d])

@@ -137,7 +137,7 @@ impl Header {
         self.wire_len()
     }
 
-    /// Moves the header at the start of `octets` on in its message.
+    /// Advances the header at the start of `octets` in its message.
     pub(crate) fn advance(octets: &mut [u8], by: u32) {
         if octets[0] & TAGGED != 0 {
             put64(octets, 6, be64(octets, 6).wrapping_add(by.into()));

@@ -1,4 +1,4 @@
-//! What opens and closes a connection over messages, where there is no MPA
+//! Messages that open and close a connection over messages, which has no MPA
 //! (docs/protocol/iwarp.md).
 //!
 //! ```text
@@ -36,10 +36,10 @@ pub const HELLO_LEN_MAX: usize = HELLO_LEN + super::mpa::PRIVATE_DATA_MAX + CRC_
 const MAGIC: &[u8; 4] = b"LHIW";
 const VERSION: u8 = 1;
 
-/// What a request, reply or refusal says.
+/// The content of a request, reply or refusal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms<'a> {
-    /// What the sender of this can do.
+    /// Capabilities of the sender.
     pub features: Features,
     /// Inbound reads.
     pub ird: u16,

@@ -11,8 +11,8 @@ pub mod hello;
 pub mod mpa;
 pub mod rdmap;
 
-/// What an end of a connection can do beyond RFC 5040: bits that both ends' start-up messages have.
-/// Unknown bits are ignored.
+/// Capabilities of an end beyond RFC 5040, as bits in both ends' start-up messages. Unknown bits
+/// are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// 1: RFC 7306 atomics.
@@ -52,7 +52,7 @@ impl Features {
             | u16::from(self.close_notice) << 3
     }
 
-    /// Returns what both have.
+    /// Returns the common capabilities.
     #[must_use]
     pub const fn common(self, other: Self) -> Self {
         Self {
@@ -64,13 +64,13 @@ impl Features {
     }
 }
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
-    /// Too short.
+    /// Too short for its kind.
     #[error("{len} bytes are too few for a {what}")]
     Short {
-        /// What it claimed to be.
+        /// The kind of header or message.
         what: &'static str,
         /// Its length.
         len: usize,
@@ -78,7 +78,7 @@ pub enum ParseError {
     /// Not the length that it must have.
     #[error("a {what} of {len} bytes")]
     Length {
-        /// What it claimed to be.
+        /// The kind of header or message.
         what: &'static str,
         /// Its length.
         len: usize,

@@ -40,9 +40,9 @@ pub enum FrameKind {
 pub struct FrameHead {
     /// Which frame.
     pub kind: FrameKind,
-    /// The sender wants markers in what is sent to it.
+    /// The sender requests markers in the stream to it.
     pub markers: bool,
-    /// The sender wants CRCs in both directions.
+    /// The sender requests CRCs in both directions.
     pub crc: bool,
     /// In a reply: the connection is refused.
     pub reject: bool,
@@ -55,7 +55,7 @@ pub struct FrameHead {
 }
 
 impl FrameHead {
-    /// Reads the fixed part; only after that is the length of the rest believed.
+    /// Reads and checks the fixed part, then the part whose length it states.
     ///
     /// # Errors
     /// Another key, the key of the other role, an unknown revision, too much private data.
@@ -122,7 +122,7 @@ pub struct RtrKinds {
     pub read: bool,
 }
 
-/// What RFC 6581 puts before the private data.
+/// The enhanced header of RFC 6581, before the private data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Enhanced {
     /// Peer to peer: the initiator opens with a ready-to-receive FPDU, of these kinds. `None` is
@@ -173,7 +173,7 @@ impl Enhanced {
     }
 }
 
-/// What two Longhaul ends may do beyond RFC 5040, in the first bytes of the private data.
+/// Capabilities of a Longhaul end beyond RFC 5040, in the first bytes of the private data.
 ///
 /// ```text
 ///  0  4  "RXX1"
@@ -221,7 +221,7 @@ impl Capabilities {
         out
     }
 
-    /// Returns what both have.
+    /// Returns the common capabilities.
     #[must_use]
     pub fn common(self, other: Self) -> Self {
         Self {
@@ -257,7 +257,7 @@ pub fn marker(fpdu_offset: u16) -> [u8; MARKER_LEN] {
     [0, 0, high, low]
 }
 
-/// Returns what a marker says: bytes since the start of its FPDU. The reserved half and the two
+/// Returns the value of a marker: bytes since the start of its FPDU. The reserved half and the two
 /// lowest bits are ignored.
 #[must_use]
 pub const fn parse_marker(marker: [u8; MARKER_LEN]) -> u16 {

@@ -141,13 +141,13 @@ impl Opcode {
 /// The payload of a Read Request (RFC 5040 §4.4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Where the requester wants the data: its own tag, which the response repeats.
+    /// The requester's sink: its own tag, which the response repeats.
     pub sink: Stag,
     /// Tagged offset there.
     pub sink_to: u64,
     /// Bytes.
     pub len: u32,
-    /// What is to be read.
+    /// The source of the read.
     pub source: Stag,
     /// Tagged offset there.
     pub source_to: u64,
@@ -195,18 +195,18 @@ pub enum AtomicOp {
     /// Adds. Each bit of the mask is the top bit of a field, out of which nothing is carried; zero
     /// is one field.
     FetchAdd {
-        /// What is added.
+        /// The addend.
         add: u64,
         /// The tops of the fields.
         mask: u64,
     },
     /// Replaces the bits of `swap_mask`, if the bits of `compare_mask` are those of `compare`.
     CmpSwap {
-        /// What is put there.
+        /// The value to store.
         swap: u64,
         /// Which of its bits.
         swap_mask: u64,
-        /// What is expected.
+        /// The value to compare with.
         compare: u64,
         /// Which of its bits.
         compare_mask: u64,
@@ -366,7 +366,7 @@ pub struct Terminate {
     /// DDP header of the segment to blame, as it came; needs `segment_len`. Of a tagged header the
     /// last four are unused.
     pub header: Option<[u8; ddp::UNTAGGED_LEN]>,
-    /// What is left of the Read Request to blame: bit R.
+    /// The header of the Read Request at fault: bit R.
     pub read: Option<ReadRequest>,
 }
 
@@ -376,7 +376,7 @@ const TERM_R: u8 = 0x20;
 const TERM_FLAGS: u8 = TERM_M | TERM_D | TERM_R;
 
 impl Terminate {
-    /// Makes a Terminate that says only what happened.
+    /// Creates a Terminate with a code and no headers.
     #[must_use]
     pub const fn bare(code: TermCode) -> Self {
         Self {
@@ -387,9 +387,9 @@ impl Terminate {
         }
     }
 
-    /// Reads whatever is there: a Terminate is never refused, as it ends the stream in any case.
-    /// Little-endian siw swaps the two halves of the first byte and sets the lowest bits of the
-    /// third; it is told by these bits.
+    /// Reads as much as is there: a Terminate is never refused, as it ends the stream in any case.
+    /// On little-endian hosts, siw swaps the two halves of the first byte and sets the lowest bits
+    /// of the third; these bits identify it.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Self {
         let octet = |at: usize| payload.get(at).copied().unwrap_or(0);

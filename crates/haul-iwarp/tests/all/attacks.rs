@@ -1,4 +1,4 @@
-//! Every check of the RFCs, attacked: no octet is placed, nothing completes well, and the Terminate
+//! Every check of the RFCs, attacked: no byte is placed, nothing completes well, and the Terminate
 //! is the one that the RFC names, with what it must carry (RFC 5041 §7, RFC 5040 §4.8 and §7, RFC
 //! 7306 §8, RFC 5042 §6).
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -12,7 +12,7 @@ use haul_iwarp::wire::ddp::{Header, Model};
 use haul_iwarp::wire::rdmap::{AtomicOp, AtomicRequest, Opcode, ReadRequest, Terminate};
 use haul_iwarp::{
     CompletionKind, Crc32c, Error, Event, Operation, Pd, QpNum, Rights, Stag, State, Status,
-    StreamConfig, TermCode,
+    TermCode,
 };
 
 const BASE: u64 = 0x10_0000;
@@ -89,7 +89,7 @@ impl Segment {
         }
     }
 
-    /// Flips bits of DDP's control octet.
+    /// Flips bits of DDP's control byte.
     fn flipping(mut self, bits: u8) -> Self {
         self.first = bits;
         self
@@ -127,9 +127,9 @@ fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The end that is attacked: memory of every kind, two receives of 64 octets, IRD 2.
+/// The end that is attacked: memory of every kind, two receives of 64 bytes, IRD 2.
 fn victim(strict: bool) -> End {
-    let mut responder = StreamConfig { strict, ..config() };
+    let mut responder = common::with(config(), |config| config.strict = strict);
     responder.qp.ird = 2;
     let (mut a, mut b) = pair(config(), responder);
     for (stag, rights) in [
@@ -603,7 +603,7 @@ fn atomics_reach_only_aligned_words_that_the_tag_allows() {
 }
 
 #[test]
-fn responses_that_nobody_asked_for_are_refused() {
+fn unrequested_responses_are_refused() {
     let response = |msn| Segment::untagged(Opcode::AtomicResponse, 3, msn, 0, vec![0; 12]);
     attack("atomic response", &[response(1)], TermCode::DDP_NO_BUFFER);
     attack(
@@ -614,7 +614,7 @@ fn responses_that_nobody_asked_for_are_refused() {
 }
 
 #[test]
-fn immediate_data_is_eight_octets_for_a_receive() {
+fn immediate_data_is_eight_bytes_for_a_receive() {
     let immediate = |len| Segment::untagged(Opcode::Immediate, 0, 1, 0, vec![1; len]);
     for len in [0, 7, 9, 64] {
         attack("length", &[immediate(len)], TermCode::STREAM_CATASTROPHIC);
@@ -631,10 +631,8 @@ fn immediate_data_is_eight_octets_for_a_receive() {
 
 #[test]
 fn a_send_with_immediate_data_is_refused_where_it_was_not_agreed_on() {
-    let foreign = StreamConfig {
-        extensions: false,
-        ..config()
-    };
+    let mut foreign = config();
+    foreign.extensions = false;
     for opcode in [Opcode::SendImmediate, Opcode::SendSolicitedImmediate] {
         let (mut a, mut b) = pair(foreign, config());
         b.post_receive(1, 64);
@@ -659,7 +657,7 @@ fn segments_too_short_for_their_header_are_refused() {
             if let Some(first) = ulpdu.first_mut() {
                 *first = control;
             }
-            // With no octet of its own, a tagged look comes from the padding: zero is untagged.
+            // With no byte of its own, a tagged look comes from the padding: zero is untagged.
             end.feed(&fpdu(&ulpdu));
             let code = TermCode::UNSPECIFIED;
             assert_eq!(
@@ -724,10 +722,8 @@ fn memory_that_is_withdrawn_is_not_touched_any_more() {
     assert_eq!(terminate(&end).code, TermCode::DDP_INVALID_STAG);
 
     // Between the request and the second segment of the answer.
-    let foreign = StreamConfig {
-        extensions: false,
-        ..config()
-    };
+    let mut foreign = config();
+    foreign.extensions = false;
     let (mut a, mut b) = pair(foreign, config());
     b.ram.register(0x1000, BASE, pattern(LEN, 1), everything());
     a.ram.register(0xaa00, 0, vec![0; LEN], everything());
@@ -760,7 +756,7 @@ fn memory_that_is_withdrawn_is_not_touched_any_more() {
     );
 }
 
-/// An initiator with one read outstanding, 16 octets into a sink of 64 at 0.
+/// An initiator with one read outstanding, 16 bytes into a sink of 64 at 0.
 fn reader() -> End {
     let (mut a, _) = pair(config(), config());
     a.ram.register(0xaa00, 0, vec![0; 64], everything());

@@ -104,7 +104,7 @@ fn what_is_missing_of_a_read_is_asked_for_again() {
 }
 
 #[test]
-fn a_read_that_nobody_answers_ends() {
+fn a_read_without_an_answer_ends() {
     let mut net = readers(
         Weather {
             loss: 1_000,
@@ -183,11 +183,10 @@ fn a_responder_that_forgot_is_made_to_know_again() {
     let memory = std::mem::take(&mut net.nodes[1].ram);
     net.nodes[1] = Node::with(
         2,
-        UdConfig {
-            epoch: 99,
-            key: [77; 16],
-            ..config(2)
-        },
+        common::with(config(2), |config| {
+            config.epoch = 99;
+            config.key = [77; 16];
+        }),
     );
     net.nodes[1].ram = memory;
     net.nodes[0].read(to, read_op(0), 1_000);
@@ -198,7 +197,7 @@ fn a_responder_that_forgot_is_made_to_know_again() {
 }
 
 #[test]
-fn answers_are_taken_from_who_was_asked_only() {
+fn answers_are_accepted_from_the_requested_peer_only() {
     let mut net = readers(Weather::default(), 1);
     let (to, victim) = (net.nodes[1].destination(), net.nodes[0].addr);
     net.nodes[0].read(to, read_op(0), SIZE);
@@ -277,7 +276,7 @@ fn read_request(from: &Source, to: &Node, request: &ReadRequest) -> Vec<u8> {
 }
 
 #[test]
-fn a_stranger_gets_no_more_octets_than_it_sends() {
+fn an_unvalidated_peer_gets_no_more_bytes_than_it_sends() {
     let mut net = readers(Weather::default(), 1);
     let b = &mut net.nodes[1];
     b.ram.open.insert(SOURCE_TAG);

@@ -1,5 +1,5 @@
-//! Write-Record, case by case: what the target's record says of what was lost, doubled, reversed,
-//! late and lied about.
+//! Write-Record, case by case: the target's record of segments that were lost, duplicated,
+//! reordered, late or forged.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use crate::common;
@@ -13,21 +13,16 @@ use common::random::Random;
 use haul_iwarp::Operation;
 use haul_iwarp::Rights;
 use haul_iwarp::datagram::wire::{DataHeader, Datagram, Flags, MsgId, Opcode, Psn};
-use haul_iwarp::datagram::{
-    Action, Chunk, Event, Reason, Record, RecordMode, RecordStatus, UdConfig,
-};
+use haul_iwarp::datagram::{Action, Event, Reason, Record, RecordMode, RecordStatus, UdConfig};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 
-/// What a target says of a message of `count` segments of which only `arriving` arrive, in that
-/// order.
+/// Returns the target's record of a message of `count` segments of which only `arriving` arrive, in
+/// that order.
 fn written(count: u32, arriving: &[usize], tail_copy: u32) -> (Node, Vec<u8>) {
     let mut a = Node::with(
         1,
-        UdConfig {
-            tail_copy,
-            ..config(1)
-        },
+        common::with(config(1), |config| config.tail_copy = tail_copy),
     );
     let mut b = target(config(2));
     let bytes = pattern((count * SEG - 3) as usize, 9);
@@ -53,7 +48,7 @@ fn assert_true(node: &Node, record: &Record, bytes: &[u8]) {
 type Case = (&'static [usize], RecordStatus, &'static [(u32, u32)]);
 
 #[test]
-fn a_record_says_what_arrived_whatever_was_lost() {
+fn a_record_reports_the_arrived_ranges_whatever_was_lost() {
     const LAST: u32 = 4 * SEG - 3;
     let cases: [Case; 8] = [
         (&[0, 1, 2, 3], RecordStatus::Full, &[(0, LAST)]),
@@ -245,10 +240,9 @@ fn on_request_a_newer_message_to_the_same_place_closes_the_older() {
     for supersede_overlapping in [false, true] {
         let (mut a, mut b) = (
             Node::new(1),
-            target(UdConfig {
-                supersede_overlapping,
-                ..config(2)
-            }),
+            target(common::with(config(2), |config| {
+                config.supersede_overlapping = supersede_overlapping
+            })),
         );
         let mut sent = Vec::new();
         for to in [BASE, BASE + 2 * u64::from(SEG), BASE + u64::from(SEG)] {
@@ -269,10 +263,7 @@ fn on_request_a_newer_message_to_the_same_place_closes_the_older() {
 
 #[test]
 fn records_are_limited_and_the_stalest_makes_room() {
-    let mut b = target(UdConfig {
-        records: 4,
-        ..config(2)
-    });
+    let mut b = target(common::with(config(2), |config| config.records = 4));
     let mut a = Node::new(1);
     let sent = a.segments(b.destination(), record_op(), vec![1; 2 * SEG as usize]);
     for n in 0..10 {
@@ -423,7 +414,7 @@ fn a_message_that_does_not_fit_is_refused_whole() {
     assert_eq!(b.ud.poll_timeout(), None, "nothing was opened");
 }
 
-/// What is changed, how, and what is said of it.
+/// The case's name, the change to the target, and the expected reason.
 type Refusal = (&'static str, fn(&mut Node), Reason);
 
 #[test]
@@ -507,14 +498,14 @@ fn message_numbers_wrap() {
 
 #[test]
 fn segments_are_no_longer_than_the_path_from_the_moment_it_is_known() {
-    let long = |n| UdConfig {
-        datagram_max: 1_472,
-        ..config(n)
-    };
+    let long = |n| common::with(config(n), |config| config.datagram_max = 1_472);
     let (mut a, mut b) = (Node::with(1, long(1)), target(long(2)));
     let bytes = pattern(30_000, 7);
+    let other = Node::new(3);
+    a.find_path(at(0), &b);
+    a.find_path(at(0), &other);
     a.post(b.destination(), record_op(), bytes.clone());
-    // Three of them are on their way when the network complains of the first.
+    // Three of them are in flight when ICMP reports the first as too long.
     for _ in 0..3 {
         assert_eq!(a.next(at(0)).unwrap().1.len(), 1_472);
     }
@@ -528,15 +519,16 @@ fn segments_are_no_longer_than_the_path_from_the_moment_it_is_known() {
     assert_eq!(ranges(records(&b)[0]), [(start, 30_000)]);
     let valid = start as usize..30_000;
     assert!(region(&b)[valid.clone()] == bytes[valid]);
-    // Nobody else is meant, and after ten minutes it is tried again.
+    // Other hosts are not affected, and after ten minutes it is tried again.
     let longest = |node: &mut Node, to, ms| {
         node.post(to, SEND, vec![0; 3_000]);
         let sent = node.transmit(at(ms));
         sent.iter().map(|(_, octets)| octets.len()).max().unwrap()
     };
-    assert_eq!(longest(&mut a, Node::new(3).destination(), 2), 1_472);
+    assert_eq!(longest(&mut a, other.destination(), 2), 1_472);
     assert!(longest(&mut a, b.destination(), 599_999) <= 1_000);
-    assert_eq!(longest(&mut a, b.destination(), 600_001), 1_472);
+    a.find_path(at(600_001), &b);
+    assert_eq!(longest(&mut a, b.destination(), 600_002), 1_472);
 }
 
 #[test]
@@ -557,37 +549,37 @@ fn immediate_data_comes_with_the_record_whatever_is_lost() {
 
 #[test]
 fn chunks_are_reported_one_by_one() {
-    let mut b = target(UdConfig {
-        record_mode: RecordMode::PerChunk,
-        ..config(2)
-    });
+    let mut b = target(common::with(config(2), |config| {
+        config.record_mode = RecordMode::PerChunk
+    }));
     let mut a = Node::new(1);
     let sent = a.segments(b.destination(), record_op(), vec![1; 2 * SEG as usize]);
     for segment in [&sent[1], &sent[0], &sent[1]] {
         b.take(at(0), a.addr, segment);
     }
-    let chunk = |offset| {
-        Event::Chunk(Chunk {
-            from: a.source(),
-            msg_id: MsgId(1),
-            stag: TAG,
-            to: BASE + u64::from(offset),
-            len: SEG,
-            offset,
-            message_len: 2 * SEG,
-            immediate: None,
-        })
-    };
-    assert_eq!(b.events, [chunk(SEG), chunk(0)]);
+    assert_eq!(b.events.len(), 2);
+    for (event, offset) in b.events.iter().zip([SEG, 0]) {
+        let Event::Chunk(chunk) = event else {
+            panic!("{event:?}");
+        };
+        assert_eq!(
+            (chunk.from, chunk.msg_id, chunk.immediate),
+            (a.source(), MsgId(1), None)
+        );
+        assert_eq!(
+            (chunk.stag, chunk.to, chunk.len),
+            (TAG, BASE + u64::from(offset), SEG)
+        );
+        assert_eq!((chunk.offset, chunk.message_len), (offset, 2 * SEG));
+    }
 }
 
 #[test]
-fn who_asks_for_records_gets_no_events() {
-    let mut b = target(UdConfig {
-        record_mode: RecordMode::Query,
-        records_kept: 2,
-        ..config(2)
-    });
+fn polled_records_cause_no_events() {
+    let mut b = target(common::with(config(2), |config| {
+        config.record_mode = RecordMode::Query;
+        config.records_kept = 2;
+    }));
     let mut a = Node::new(1);
     let sent = a.segments(b.destination(), record_op(), vec![1; 2 * SEG as usize]);
     b.take(at(0), a.addr, &sent[1]);
@@ -696,7 +688,7 @@ fn neighbours_are_taken_as_they_would_have_been_alone() {
                     let octet = random.below(bytes.len() as u64) as usize;
                     bytes[octet] ^= 1 << random.below(8);
                 }
-                // What is right by its CRC and says something else.
+                // Datagrams with a valid CRC and contradictory fields.
                 3 => {
                     bytes = resealed(&bytes, |octets| {
                         octets[random.below(50) as usize] ^= 1 << random.below(8);

@@ -9,8 +9,8 @@ use common::datagrams::{
 };
 use common::pattern;
 use haul_iwarp::Operation;
-use haul_iwarp::datagram::wire::{Body, Datagram};
-use haul_iwarp::datagram::{Action, Reason, Received, UdConfig, UdSendWr};
+use haul_iwarp::datagram::wire::{Body, Datagram, Kind};
+use haul_iwarp::datagram::{Action, Reason, Received, UdSendWr};
 use haul_iwarp::{PostError, RecvWr};
 
 #[test]
@@ -108,7 +108,7 @@ fn a_message_of_one_datagram_that_was_doubled_is_delivered_once() {
     }
     assert_eq!(received(&b).len(), 2);
 
-    // What was dropped for want of a receive was not delivered.
+    // A message dropped for lack of a receive does not count as delivered.
     let (mut a, mut b) = two();
     let sent = a.segments(b.destination(), SEND, vec![7; 60]).remove(0);
     assert_eq!(b.take(at(0), a.addr, &sent), Action::Drop(Reason::Rnr));
@@ -116,13 +116,7 @@ fn a_message_of_one_datagram_that_was_doubled_is_delivered_once() {
     assert!(matches!(b.take(at(0), a.addr, &sent), Action::Place(_)));
 
     // The same number from another, or from the same after it began anew, is another message.
-    let mut c = Node::with(
-        1,
-        UdConfig {
-            epoch: 9,
-            ..config(1)
-        },
-    );
+    let mut c = Node::with(1, common::with(config(1), |config| config.epoch = 9));
     let other = c.segments(b.destination(), SEND, vec![7; 60]).remove(0);
     b.receive(100);
     assert!(matches!(b.take(at(0), c.addr, &other), Action::Place(_)));
@@ -237,18 +231,12 @@ fn a_send_is_given_up_half_a_second_after_its_last_segment_and_two_after_its_fir
 }
 
 #[test]
-fn sources_and_epochs_are_told_apart() {
+fn sources_and_epochs_are_distinguished() {
     let mut b = target(config(2));
     let mut senders = [
         Node::new(1),
         Node::new(3),
-        Node::with(
-            1,
-            UdConfig {
-                epoch: 9,
-                ..config(1)
-            },
-        ),
+        Node::with(1, common::with(config(1), |config| config.epoch = 9)),
     ];
     let slots = [0; 3].map(|_| b.receive(1_000));
     let sent: Vec<_> = (1..)
@@ -288,7 +276,7 @@ fn a_source_that_floods_takes_from_itself() {
 }
 
 #[test]
-fn the_last_receive_is_taken_from_who_has_several() {
+fn the_last_receive_is_taken_from_a_source_with_several() {
     let (mut a, mut b) = two();
     let mut flood = Node::new(3);
     for _ in 0..8 {
@@ -308,13 +296,7 @@ fn the_last_receive_is_taken_from_who_has_several() {
 
 #[test]
 fn many_that_pretend_to_be_others_take_what_is_stale() {
-    let mut b = Node::with(
-        2,
-        UdConfig {
-            slots: 8,
-            ..config(2)
-        },
-    );
+    let mut b = Node::with(2, common::with(config(2), |config| config.slots = 8));
     for _ in 0..20 {
         b.receive(2_000);
     }
@@ -338,10 +320,7 @@ fn many_that_pretend_to_be_others_take_what_is_stale() {
 fn what_incomplete_sends_may_announce_is_limited() {
     let mut b = Node::with(
         2,
-        UdConfig {
-            slot_octets: 10_000,
-            ..config(2)
-        },
+        common::with(config(2), |config| config.slot_octets = 10_000),
     );
     for _ in 0..8 {
         b.receive(20_000);
@@ -363,18 +342,13 @@ fn what_incomplete_sends_may_announce_is_limited() {
 fn receives_may_come_from_a_shared_queue_and_go_back_to_this_ones_head() {
     let mut b = Node::with(
         2,
-        UdConfig {
-            shared_receive: true,
-            ..config(2)
-        },
+        common::with(config(2), |config| config.shared_receive = true),
     );
     for slot in 100..102 {
         b.ram.receives.insert(slot, vec![0; 2_000]);
-        b.ram.shared.push_back(RecvWr {
-            id: slot.into(),
-            slot,
-            len: 2_000,
-        });
+        b.ram
+            .shared
+            .push_back(RecvWr::new(slot.into(), slot, 2_000));
     }
     let mut a = Node::new(1);
     let sent = a.segments(b.destination(), SEND, vec![5; 900]);
@@ -431,16 +405,19 @@ fn segments_have_one_length_but_the_last_and_fill_the_path() {
         for datagram_max in [548, 1_472, 8_972] {
             let mut a = Node::with(
                 1,
-                UdConfig {
-                    datagram_max,
-                    tail_copy: 0,
-                    ..config(1)
-                },
+                common::with(config(1), |config| {
+                    config.datagram_max = datagram_max;
+                    config.tail_copy = 0;
+                }),
             );
             let max = (datagram_max - overhead) as usize;
+            let b = Node::new(2);
+            a.find_path(at(0), &b);
             for len in [1, max - 1, max, max + 1, 5 * max, 5 * max + 1] {
                 let bytes = pattern(len, len as u8);
-                let sent = a.segments(Node::new(2).destination(), op, bytes.clone());
+                let mut sent = a.segments(b.destination(), op, bytes.clone());
+                // Probes of the path go with them.
+                sent.retain(|octets| octets[1] == Kind::Data as u8);
                 assert_eq!(sent.len(), len.div_ceil(max));
                 let (last, others) = sent.split_last().unwrap();
                 assert!(
@@ -464,21 +441,8 @@ fn segments_have_one_length_but_the_last_and_fill_the_path() {
 
 #[test]
 fn what_cannot_be_sent_is_refused_when_posted() {
-    let mut a = Node::with(
-        1,
-        UdConfig {
-            send_depth: 2,
-            ..config(1)
-        },
-    );
-    let wr = |op, len| UdSendWr {
-        id: 1,
-        slot: 1,
-        to: Node::new(2).destination(),
-        op,
-        len,
-        signalled: true,
-    };
+    let mut a = Node::with(1, common::with(config(1), |config| config.send_depth = 2));
+    let wr = |op, len| UdSendWr::new(1, 1, Node::new(2).destination(), op, len);
     let read = Operation::Read {
         sink: TAG,
         sink_to: 0,
@@ -490,15 +454,11 @@ fn what_cannot_be_sent_is_refused_when_posted() {
         to: u64::MAX - 5,
         placed: false,
     };
-    assert_eq!(
-        a.ud.post_send(wr(SEND, (1 << 20) + 1)),
-        Err(PostError::TooLong)
-    );
-    assert_eq!(a.ud.post_send(wr(high, 6)), Err(PostError::TooLong));
-    assert_eq!(
-        a.ud.post_send(wr(read, (64 << 20) + 1)),
-        Err(PostError::TooLong)
-    );
+    for (op, limit) in [(SEND, 1 << 20), (high, 5), (read, 64 << 20)] {
+        let len = limit + 1;
+        let refused = Err(PostError::TooLong { len, limit });
+        assert_eq!(a.ud.post_send(wr(op, len)), refused);
+    }
     assert_eq!(a.ud.post_send(wr(high, 5)), Ok(()));
     assert_eq!(a.ud.post_send(wr(SEND, 5)), Ok(()));
     assert_eq!(a.ud.post_send(wr(SEND, 5)), Err(PostError::Full));

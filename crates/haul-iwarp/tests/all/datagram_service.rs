@@ -1,4 +1,5 @@
-//! What holds for all of a datagram queue pair: groups, rubbish, notices, the end.
+//! Behaviour common to all operations of a datagram queue pair: groups, malformed input, notices,
+//! close.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers")]
 
 use crate::common;
@@ -8,7 +9,7 @@ use common::datagrams::{
 };
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{ANY_QPN, DataHeader, Flags, MsgId, Opcode};
-use haul_iwarp::datagram::{Action, Destination, Event, Reason, UdConfig, UdSendWr, UdStatus};
+use haul_iwarp::datagram::{Action, Destination, Event, Reason, UdSendWr, UdStatus};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 use haul_iwarp::{PostError, Rights, Stag};
@@ -26,10 +27,7 @@ fn groups_get_sends_and_records_on_request_only() {
         let mut a = Node::new(1);
         let mut b = Node::with(
             2,
-            UdConfig {
-                group_writes,
-                ..config(2)
-            },
+            common::with(config(2), |config| config.group_writes = group_writes),
         );
         for stag in [tag, TAG] {
             b.ram
@@ -51,18 +49,18 @@ fn groups_get_sends_and_records_on_request_only() {
             let taken = matches!(b.take(at(0), a.addr, &sent[0]), Action::Place(_));
             assert_eq!(taken, group_writes && stag == tag);
         }
-        let wr = UdSendWr {
-            id: 0,
-            slot: 0,
-            to: group,
-            op: Operation::Write {
+        let mut wr = UdSendWr::new(
+            0,
+            0,
+            group,
+            Operation::Write {
                 stag: tag,
                 to: 0,
                 placed: false,
             },
-            len: 1,
-            signalled: false,
-        };
+            1,
+        );
+        wr.signalled = false;
         assert_eq!(a.ud.post_send(wr), Err(PostError::Unsupported));
         assert_eq!(b.transmit(at(0)), []);
     }
@@ -127,10 +125,7 @@ fn operations_that_need_a_connection_are_refused() {
 
 #[test]
 fn notices_are_few_and_not_longer_than_their_cause() {
-    let mut b = target(UdConfig {
-        notices: true,
-        ..config(2)
-    });
+    let mut b = target(common::with(config(2), |config| config.notices = true));
     let mut a = Node::new(1);
     let mut received_octets = 0;
     for n in 0..1_000 {

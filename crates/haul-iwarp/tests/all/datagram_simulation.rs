@@ -13,7 +13,7 @@ use common::datagrams::{BASE, MS, Net, Node, SEND, TAG, Weather, config, target}
 use common::random::Random;
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::{
-    Completion, Event, Received, Record, RecordStatus, UdConfig, UdStatus, ValidityMap,
+    Completion, Event, Received, Record, RecordStatus, UdStatus, ValidityMap,
 };
 use haul_iwarp::{Rights, SECOND_NS, Stag};
 
@@ -24,7 +24,7 @@ const SOURCE: Stag = Stag(0x5500_0001);
 const SINK: Stag = Stag(0x6600_0001);
 const SINK_LEN: u32 = 20_000;
 
-/// What was written: the bytes, and whether its record is closed.
+/// A write: its bytes, and whether its record is closed.
 #[derive(Debug)]
 struct Written {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ struct Written {
 struct Oracle {
     /// By offset in the region.
     written: HashMap<u64, Written>,
-    /// By the number in the first octets.
+    /// By the number in the first bytes.
     sent: HashMap<u64, Vec<u8>>,
     delivered: HashSet<u64>,
     placed: Vec<bool>,
@@ -136,14 +136,12 @@ fn weather(random: &mut Random) -> Weather {
 }
 
 fn nodes(random: &mut Random) -> Vec<Node> {
-    let limits = UdConfig {
-        records: 2 + random.below(8) as usize,
-        records_per_source: 1 + random.below(8) as usize,
-        slots: 2 + random.below(8) as usize,
-        slots_per_source: 1 + random.below(4) as usize,
-        sources: 1 + random.below(8) as usize,
-        ..config(2)
-    };
+    let mut limits = config(2);
+    limits.records = 2 + random.below(8) as usize;
+    limits.records_per_source = 1 + random.below(8) as usize;
+    limits.slots = 2 + random.below(8) as usize;
+    limits.slots_per_source = 1 + random.below(4) as usize;
+    limits.sources = 1 + random.below(8) as usize;
     let mut nodes = vec![target(limits)];
     let source = octets(random, 0, 100_000);
     nodes[0]
@@ -152,10 +150,9 @@ fn nodes(random: &mut Random) -> Vec<Node> {
     for n in 0..SENDERS {
         let mut node = Node::with(
             10 + n,
-            UdConfig {
-                tail_copy: random.below(10) as u32,
-                ..config(10 + n)
-            },
+            common::with(config(10 + n), |config| {
+                config.tail_copy = random.below(10) as u32
+            }),
         );
         let sink = vec![0; SINK_LEN as usize];
         node.ram.register(SINK.0, 0, sink, Rights::LOCAL_WRITE);
@@ -254,7 +251,7 @@ fn check_end(net: &Net, oracle: &Oracle) {
                 completions.push(completion);
             }
         }
-        // Only the last read's octets are sure to be in the sink.
+        // Only the last read's bytes are sure to be in the sink.
         let reads: Vec<&&Completion> = completions
             .iter()
             .filter(|completion| matches!(completion.op, Operation::Read { .. }))

@@ -1,4 +1,4 @@
-//! The octets of datagrams: the reference's vectors, round trips, and every contradiction that a
+//! The bytes of datagrams: the reference's vectors, round trips, and every contradiction that a
 //! datagram can have.
 
 use haul_iwarp::datagram::wire::{
@@ -165,7 +165,7 @@ fn no_length_cut_short_is_taken() {
     }
 }
 
-/// A change to a header, and what is said of it.
+/// A change to a header, and the expected error.
 type Lie = (&'static str, fn(&mut DataHeader<'static>));
 
 #[test]
@@ -394,7 +394,7 @@ proptest! {
     }
 
     #[test]
-    fn octets_with_a_good_crc_do_no_harm(mut octets in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn bytes_with_a_good_crc_do_no_harm(mut octets in prop::collection::vec(any::<u8>(), 0..200)) {
         if octets.len() > 2 {
             (octets[0], octets[1]) = (0xd1, octets[1] % 11);
         }

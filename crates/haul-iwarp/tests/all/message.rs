@@ -27,10 +27,9 @@ const SEND: Operation = Operation::Send {
 };
 
 fn config() -> MessageConfig {
-    MessageConfig {
-        qp: common::config().qp,
-        ..MessageConfig::default()
-    }
+    common::with(MessageConfig::default(), |config| {
+        config.qp = common::config().qp
+    })
 }
 
 fn open() -> Net {
@@ -41,15 +40,7 @@ fn open() -> Net {
 
 fn post(end: &mut MessageEnd, id: u64, op: Operation, bytes: Vec<u8>) {
     let slot = u32::try_from(id).unwrap();
-    let wr = SendWr {
-        id,
-        slot,
-        op,
-        len: u32::try_from(bytes.len()).unwrap(),
-        signalled: true,
-        fence: false,
-        continues: false,
-    };
+    let wr = SendWr::new(id, slot, op, u32::try_from(bytes.len()).unwrap());
     end.connection.post_send(wr).expect("it is taken");
     end.ram.sends.insert(slot, bytes);
 }
@@ -57,7 +48,7 @@ fn post(end: &mut MessageEnd, id: u64, op: Operation, bytes: Vec<u8>) {
 fn receive(end: &mut MessageEnd, id: u64, len: u32) {
     let slot = u32::try_from(id).unwrap();
     end.connection
-        .post_receive(RecvWr { id, slot, len })
+        .post_receive(RecvWr::new(id, slot, len))
         .expect("it is taken");
     end.ram.receives.insert(slot, vec![0; len as usize]);
 }
@@ -69,7 +60,7 @@ fn ids(completions: &[Completion]) -> Vec<(u64, Status)> {
         .collect()
 }
 
-/// What `end` has to say, in the order in which it says it.
+/// Messages that `end` has to send, in order.
 fn said(end: &mut MessageEnd) -> Vec<(u64, Vec<u8>)> {
     end.drain();
     std::mem::take(&mut end.out)
@@ -137,15 +128,7 @@ fn messages_are_made_again_until_they_are_acknowledged() {
         source: stag,
         source_to: 0,
     };
-    let wr = SendWr {
-        id: 1,
-        slot: 0,
-        op: read,
-        len: 5_000,
-        signalled: true,
-        fence: false,
-        continues: false,
-    };
+    let wr = SendWr::new(1, 0, read, 5_000);
     a.connection.post_send(wr).unwrap();
     for (index, octets) in said(a) {
         b.take(index, &octets);
@@ -188,15 +171,7 @@ fn reads_into_the_same_memory_may_be_answered_in_any_order() {
                 source,
                 source_to: 0,
             };
-            let wr = SendWr {
-                id,
-                slot: 0,
-                op,
-                len,
-                signalled: true,
-                fence: false,
-                continues: false,
-            };
+            let wr = SendWr::new(id, 0, op, len);
             a.connection.post_send(wr).unwrap();
         }
         net.settle();
@@ -219,15 +194,7 @@ fn a_short_answer_is_found_out_though_reads_share_their_memory() {
             source,
             source_to: 0,
         };
-        let wr = SendWr {
-            id,
-            slot: 0,
-            op,
-            len: 100,
-            signalled: true,
-            fence: false,
-            continues: false,
-        };
+        let wr = SendWr::new(id, 0, op, 100);
         a.connection.post_send(wr).unwrap();
     }
     for (index, octets) in said(a) {
@@ -267,10 +234,8 @@ fn rejection_and_private_data_reach_the_initiator() {
 
 #[test]
 fn segments_are_as_long_as_both_ends_can_take() {
-    let short = MessageConfig {
-        segment_max: 600,
-        ..config()
-    };
+    let mut short = config();
+    short.segment_max = 600;
     let mut net = Net::new([config(), short], CALM, 1, b"");
     net.establish();
     for end in &net.ends {
@@ -279,10 +244,8 @@ fn segments_are_as_long_as_both_ends_can_take() {
         // That is for streams.
         assert!(!params.features.close_notice);
     }
-    let tiny = MessageConfig {
-        segment_max: 100,
-        ..config()
-    };
+    let mut tiny = config();
+    tiny.segment_max = 100;
     let mut net = Net::new([tiny, config()], CALM, 1, b"");
     net.settle();
     let error = Error::PeerIncompatible(Incompatible::SegmentSize);
@@ -308,7 +271,7 @@ fn what_is_no_hello_is_refused_at_the_start() {
     assert!(!MessageConnection::verify(&[]));
 }
 
-/// A segment of 8 octets: tagged, or to queue 0 as message `msn`.
+/// A segment of 8 bytes: tagged, or to queue 0 as message `msn`.
 fn segment(opcode: Opcode, msn: u32) -> Vec<u8> {
     let model = if opcode == Opcode::Write || opcode == Opcode::ReadResponse {
         Model::Tagged {
@@ -418,7 +381,7 @@ fn checks_hold_in_any_order_and_nothing_is_placed() {
         let placed = end.ram.placed;
         let mut message = last.clone();
         if what == "gap" {
-            // A gap shows when the message would complete, its octets being where they said they
+            // A gap shows when the message would complete, its bytes being where they said they
             // belong.
             message = last.clone();
             end.take(index, &message);
@@ -499,15 +462,7 @@ fn a_send_with_immediate_data_is_for_ends_that_agree_on_it() {
     end.take(0, &request_with(older));
     end.connection.accept(Time::default(), b"").unwrap();
     receive(&mut end, 1, 64);
-    let wr = SendWr {
-        id: 2,
-        slot: 2,
-        op,
-        len: 4,
-        signalled: true,
-        fence: false,
-        continues: false,
-    };
+    let wr = SendWr::new(2, 2, op, 4);
     assert_eq!(end.connection.post_send(wr), Err(PostError::Unsupported));
     end.take(1, &segment(Opcode::SendImmediate, 1));
     let error = Error::PeerMisbehaved(TermCode::UNEXPECTED_OPCODE);
@@ -584,7 +539,7 @@ fn both_ends_may_finish_and_an_end_without_it_is_a_loss() {
     assert_eq!(ids(&end.completions), [(1, Status::Flushed)]);
 }
 
-/// The octets of a finish after `received` messages.
+/// The bytes of a finish after `received` messages.
 fn finish(received: u64) -> Vec<u8> {
     let mut octets = Vec::new();
     Hello::Finish { received }.emit(&mut octets);

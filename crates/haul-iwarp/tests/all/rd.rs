@@ -1,5 +1,5 @@
-//! Reliable datagram on virtual time: what a pair may rely on, whatever the path does, and what
-//! nobody can do to it.
+//! Reliable datagram on virtual time: guarantees of a pair on any path, and its resistance to
+//! attacks.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -8,15 +8,17 @@
 
 use crate::common;
 
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
 use common::pattern;
 use common::rd::{MS, Packet, SECOND, World, address, send, succeeded};
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::rd::{Down, RdCompletion, RdEvent, RdStatus, Remote};
 use haul_iwarp::wire::rdmap::AtomicOp;
-use haul_iwarp::{CompletionKind, Rights, Stag};
+use haul_iwarp::{CompletionKind, Crc32c, Rights, Stag};
 use haul_netem::{LinkConfig, LossModel, Reorder};
 
 fn wire(delay_ms: u64) -> LinkConfig {
@@ -162,7 +164,7 @@ fn all_operations(world: &mut World, which: &str) {
     assert_eq!(received[1].kind, kind);
 }
 
-/// The type of a datagram: octet 1 of the shim.
+/// The type of a datagram: byte 1 of the shim.
 fn kind(packet: &Packet) -> u8 {
     packet.bytes[1]
 }
@@ -201,14 +203,14 @@ fn find(seen: &[Packet], wanted: u8, nth: usize) -> Packet {
 }
 
 #[test]
-fn a_stranger_gets_no_state_and_no_more_octets_than_it_sent() {
+fn an_unvalidated_peer_gets_no_state_and_no_more_bytes_than_it_sent() {
     let (_, seen) = acquainted(1);
     let mut world = World::new(2, wire(1), 1);
     world.seen = Some(Vec::new());
     let mut octets = 0;
     for source in 2..1_000 {
         for nth in 0..2 {
-            // The second has a cookie, of somebody else.
+            // The second has a cookie of another peer.
             let mut hello = find(&seen, HELLO, nth);
             hello.from = address(source);
             octets += hello.bytes.len();
@@ -303,6 +305,25 @@ fn a_lost_ready_is_said_again() {
 }
 
 #[test]
+fn data_from_one_whose_ready_was_lost_brings_another() {
+    let mut world = World::new(2, wire(1), 5);
+    let mut hellos = 0;
+    world.drop = Box::new(move |packet| {
+        hellos += i32::from(kind(packet) == HELLO);
+        kind(packet) == 4 && hellos <= 2 || kind(packet) == HELLO && hellos > 2
+    });
+    for at in 0..2 {
+        world.post_receive(at, 0, 100);
+    }
+    world.post(0, 1, send(), pattern(10, 0));
+    world.run_for(5 * MS);
+    world.post(1, 0, send(), pattern(20, 0));
+    world.run_for(SECOND);
+    // No HELLO of those that were answered is repeated any more.
+    assert!(world.ends[0].qp.is_up(world.remote(1)));
+}
+
+#[test]
 fn any_damaged_octet_is_noticed() {
     let (mut world, _) = acquainted(6);
     world.seen = Some(Vec::new());
@@ -328,7 +349,7 @@ fn lost_acks_repeat_packets_and_no_effects() {
     let mut world = World::new(2, wire(2), 7);
     let mut count = 0;
     world.drop = Box::new(move |packet| {
-        count += 1;
+        count += i32::from(kind(packet) == ACK);
         kind(packet) == ACK && count % 5 != 0
     });
     let ram = &mut world.ends[1].ram;
@@ -518,7 +539,7 @@ fn arrive_beside_halves(receives_in_order: bool) -> usize {
 }
 
 #[test]
-fn halves_of_strangers_hold_no_receives_where_those_are_given_in_order() {
+fn incomplete_messages_of_many_peers_hold_no_receives_if_those_are_assigned_in_order() {
     assert_eq!(arrive_beside_halves(false), 1);
     assert_eq!(arrive_beside_halves(true), 8);
 }
@@ -635,7 +656,7 @@ fn the_longest_idle_peer_makes_room() {
     assert_eq!(world.ends[0].qp.stats().evicted, 1);
     let remote = world.remote(0);
     assert_eq!(downs(&world, 1), [(remote, Down::Closed)]);
-    // Who was closed comes back, and who was not is not disturbed.
+    // A closed peer reconnects, and the other peer is not disturbed.
     for from in 1..6 {
         world.ends[from].completions();
         world.post(from, 0, send(), pattern(10, 1));
@@ -691,7 +712,7 @@ fn what_the_peer_never_had_is_sent_again_after_it_made_room() {
 }
 
 #[test]
-fn what_may_not_be_is_refused_and_concerns_nobody_else() {
+fn violations_are_refused_without_effect_on_others() {
     let mut world = World::new(4, wire(1), 16);
     for slot in 0..8 {
         world.post_receive(1, slot, 100);
@@ -771,7 +792,7 @@ fn memory_that_goes_while_it_is_read_ends_the_read() {
 }
 
 #[test]
-fn who_does_not_know_the_epochs_cannot_end_anything() {
+fn without_the_epochs_nothing_can_be_ended() {
     use haul_iwarp::datagram::wire::{Ack, Body, Close, Flags, Kind, MsgId, Notice, NoticeCode};
     use haul_iwarp::datagram::wire::{Psn, Shim};
     let (mut world, seen) = acquainted(18);
@@ -817,7 +838,7 @@ fn who_does_not_know_the_epochs_cannot_end_anything() {
 }
 
 #[test]
-fn a_close_tells_the_peers_and_flushes_everything() {
+fn a_close_notifies_the_peers_and_flushes_everything() {
     let (mut world, _) = acquainted(19);
     world.drop = Box::new(|packet| kind(packet) == DATA);
     world.post(0, 1, send(), pattern(10, 0));
@@ -830,4 +851,126 @@ fn a_close_tells_the_peers_and_flushes_everything() {
     assert_eq!(done[0].status, RdStatus::Flushed);
     assert_eq!(downs(&world, 1), [(world.remote(0), Down::Closed)]);
     assert_eq!(world.ends[0].qp.poll_timeout(), None);
+}
+
+/// Drops datagrams of which the IP packet has more than `mtu` bytes, as long as `is_on`.
+fn narrow(world: &mut World, mtu: usize, is_on: &Rc<Cell<bool>>) {
+    let is_on = Rc::clone(is_on);
+    world.drop = Box::new(move |packet: &Packet| is_on.get() && packet.bytes.len() + 28 > mtu);
+}
+
+#[test]
+fn without_icmp_everything_arrives_at_once_on_a_narrow_path() {
+    for mtu in [1_280, 1_300, 1_411] {
+        let mut world = World::new(2, wire(10), 1);
+        narrow(&mut world, mtu, &Rc::new(true.into()));
+        let message = pattern(300_000, 3);
+        for round in 0..4 {
+            world.post_receive(1, round, 300_000);
+            world.post(0, 1, send(), message.clone());
+            world.run_for(SECOND);
+            let sent = world.ends[0].completions();
+            assert_eq!(succeeded(&sent), 1, "MTU {mtu}: {:?}", world.ends[0].events);
+            assert!(world.ends[1].ram.receives[&round] == message);
+            // And the other way.
+            world.post_receive(0, round, 100_000);
+            world.post(1, 0, send(), pattern(100_000, 4));
+            world.run_for(SECOND);
+            assert_eq!(succeeded(&world.ends[1].completions()), 2, "MTU {mtu}");
+            world.ends[0].completions();
+        }
+        assert_eq!(world.ends[0].qp.stats().timeouts, 0, "MTU {mtu}");
+    }
+}
+
+#[test]
+fn what_the_path_carries_is_used_as_soon_as_it_is_known() {
+    for (mtu, longest) in [
+        (1_500, 1_472),
+        (1_400, 1_372),
+        (1_300, 1_252),
+        (1_280, 1_252),
+    ] {
+        let mut world = World::new(2, wire(10), 1);
+        narrow(&mut world, mtu, &Rc::new(true.into()));
+        world.post_receive(1, 0, 10);
+        world.post(0, 1, send(), pattern(4, 3));
+        world.run_for(2 * SECOND);
+        world.seen = Some(Vec::new());
+        world.post_receive(1, 1, 100_000);
+        world.post(0, 1, send(), pattern(100_000, 3));
+        world.run_for(SECOND);
+        let seen = world.seen.take().unwrap_or_default();
+        let data = seen.iter().filter(|packet| packet.bytes[1] == 0);
+        let most = data.map(|packet| packet.bytes.len()).max();
+        assert_eq!(most, Some(longest), "MTU {mtu}");
+    }
+}
+
+#[test]
+fn a_wide_path_costs_two_probes_and_no_round_trip() {
+    let mut world = World::new(2, wire(10), 1);
+    world.seen = Some(Vec::new());
+    world.post_receive(1, 0, 100_000);
+    world.post(0, 1, send(), pattern(100_000, 3));
+    world.run_for(SECOND);
+    let seen = world.seen.take().unwrap_or_default();
+    let of = |kind: u8| seen.iter().filter(move |packet| packet.bytes[1] == kind);
+    assert_eq!(of(8).count(), 2);
+    assert!(of(0).any(|packet| packet.bytes.len() == 1_472));
+    let short = of(0).filter(|packet| packet.bytes.len() < 1_472);
+    assert_eq!(short.count(), 1, "but for the last one");
+}
+
+#[test]
+fn a_path_that_narrows_ends_what_was_begun_and_carries_what_comes_after() {
+    let mut world = World::new(2, wire(10), 1);
+    let narrows = Rc::new(Cell::new(false));
+    narrow(&mut world, 1_300, &narrows);
+    for slot in 0..4 {
+        world.post_receive(1, slot, 100_000);
+    }
+    world.post(0, 1, send(), pattern(100_000, 1));
+    world.run_for(2 * SECOND);
+    assert_eq!(succeeded(&world.ends[0].completions()), 1);
+    narrows.set(true);
+    world.ends[0].events.clear();
+    world.post(0, 1, send(), pattern(100_000, 2));
+    world.run_for(40 * SECOND);
+    let done = world.ends[0].completions();
+    assert_eq!(done.len(), 1, "{:?}", world.ends[0].events);
+    assert_eq!(done[0].status, RdStatus::Flushed, "it was begun");
+    let down = RdEvent::Down(world.remote(1), Down::Path);
+    assert!(world.ends[0].events.contains(&down));
+    world.post(0, 1, send(), pattern(100_000, 3));
+    world.run_for(2 * SECOND);
+    assert_eq!(succeeded(&world.ends[0].completions()), 1);
+}
+
+#[test]
+fn a_peer_of_an_earlier_build_is_served_in_segments_of_the_agreed_size() {
+    let mut world = World::new(2, wire(10), 1);
+    // Its terms have no capabilities, here because they were taken out on the way.
+    world.change = Box::new(|packet| {
+        let terms = match packet.bytes[1] {
+            2 => 48,
+            4 => 32,
+            _ => return,
+        };
+        packet.bytes[terms..terms + 4].fill(0);
+        let covered = packet.bytes.len() - 4;
+        let mut crc = Crc32c::new();
+        crc.update(&packet.bytes[..covered]);
+        packet.bytes[covered..].copy_from_slice(&crc.to_wire());
+    });
+    // Probes are not answered either.
+    world.drop = Box::new(|packet| packet.bytes[1] == 9);
+    world.seen = Some(Vec::new());
+    world.post_receive(1, 0, 100_000);
+    world.post(0, 1, send(), pattern(100_000, 3));
+    world.run_for(SECOND);
+    assert_eq!(succeeded(&world.ends[0].completions()), 1);
+    let seen = world.seen.take().unwrap_or_default();
+    let data = seen.iter().filter(|packet| packet.bytes[1] == 0);
+    assert_eq!(data.map(|packet| packet.bytes.len()).max(), Some(1_472));
 }

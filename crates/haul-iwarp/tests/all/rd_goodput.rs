@@ -1,5 +1,5 @@
-//! What reliable datagram and the default control make of a path, measured on virtual time: the
-//! rate found by itself, one peer, Writes of 256 KiB, the ramp left out.
+//! Goodput of reliable datagram with the default congestion control on virtual time: one peer,
+//! Writes of 256 KiB, the start-up phase left out.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -39,7 +39,7 @@ fn path(rtt_ms: u64, loss: f64) -> LinkConfig {
     }
 }
 
-/// Octets completed per second times eight, and the share of packets that were sent again.
+/// Bytes completed per second times eight, and the share of packets that were retransmitted.
 fn measure(rtt_ms: u64, loss: f64, window: u32) -> (f64, f64) {
     let mut world = World::with(2, path(rtt_ms, loss), 11, |_, config| {
         config.window = window;

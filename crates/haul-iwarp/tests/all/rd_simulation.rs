@@ -1,5 +1,5 @@
 //! Reliable datagram: random requests between random ends over paths that are bad in random ways,
-//! against an oracle. Every message exactly once, in order between a pair, octet by octet; what was
+//! against an oracle. Every message exactly once, in order between a pair, byte by byte; what was
 //! written before a Send is there when the Send is; atomics once; completions in the order of
 //! requests.
 //!
@@ -23,7 +23,7 @@ const AREA: usize = 64 << 10;
 const RECEIVE: u32 = 6_000;
 const READ: u32 = 0x100;
 
-/// What a peer is to receive next of a pair.
+/// Messages that a peer of a pair is to receive next.
 #[derive(Debug, PartialEq)]
 enum Expected {
     Send {
@@ -38,12 +38,12 @@ enum Expected {
     },
 }
 
-/// What is known of the requests from one end to another.
+/// The oracle's state of the requests from one end to another.
 #[derive(Debug, Default)]
 struct Pair {
     posted: VecDeque<u64>,
     expected: VecDeque<Expected>,
-    /// Octets of the peer's area that are written, from its start.
+    /// Bytes of the peer's area that are written, from its start.
     image: Vec<u8>,
     sink: usize,
     reads: HashMap<u64, (usize, Vec<u8>)>,
@@ -62,7 +62,7 @@ struct Simulation {
     shared: bool,
 }
 
-/// Octets that are nowhere the same.
+/// Bytes that are nowhere the same.
 fn noise(len: usize, seed: u64) -> Vec<u8> {
     let mut rng = Rng::new(seed);
     let words = (0..len.div_ceil(8)).flat_map(|_| rng.next_u64().to_le_bytes());
@@ -181,11 +181,9 @@ impl Simulation {
         let end = &mut self.world.ends[at];
         let buffer = vec![0; RECEIVE as usize];
         end.ram.receives.insert(slot, buffer);
-        end.ram.shared.push_back(RecvWr {
-            id: slot.into(),
-            slot,
-            len: RECEIVE,
-        });
+        end.ram
+            .shared
+            .push_back(RecvWr::new(slot.into(), slot, RECEIVE));
         end.qp.handle_receives(now);
         self.world.settle(at);
     }
@@ -398,6 +396,12 @@ impl Simulation {
             sum
         })
     }
+}
+
+/// Of this seed a train showed a rate of 68 bytes per second: the window had no room for a packet.
+#[test]
+fn a_train_that_is_acknowledged_late_leaves_room_for_a_packet() {
+    Simulation::new(2745).run();
 }
 
 #[test]

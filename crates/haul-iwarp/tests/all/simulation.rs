@@ -17,7 +17,7 @@ use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
     Completion, CompletionKind, Event, MessageConfig, Operation, PostError, QpConfig, RecvWr,
-    Rights, SendWr, Stag, Status, StreamConfig,
+    Rights, SendWr, Stag, Status,
 };
 
 const SEEDS: u64 = 150;
@@ -29,7 +29,7 @@ const WORDS: Stag = Stag(0x400);
 const AREA: usize = 1 << 20;
 const RECEIVE_LEN: u32 = 6_000;
 
-/// What both kinds of ends can do.
+/// Operations of both kinds of ends.
 trait Core {
     fn post_send(&mut self, wr: SendWr) -> Result<(), PostError>;
     fn post_receive(&mut self, wr: RecvWr) -> Result<(), PostError>;
@@ -87,7 +87,7 @@ impl Core for common::packets::MessageEnd {
 struct Message {
     bytes: Vec<u8>,
     kind: CompletionKind,
-    /// Octets of the peer's write area that must be placed by then.
+    /// Bytes of the peer's write area that must be placed by then.
     written: usize,
 }
 
@@ -96,7 +96,7 @@ struct Message {
 struct User {
     posted: VecDeque<u64>,
     next_id: u64,
-    /// Octets of the peer's write area that are written, from the front.
+    /// Bytes of the peer's write area that are written, from the front.
     written: usize,
     write_image: Vec<u8>,
     sink: usize,
@@ -129,11 +129,7 @@ fn prepare(core: &mut impl Core, depth: u32, shared: bool, user: &mut User) {
 fn add_receive(core: &mut impl Core, shared: bool, user: &mut User) {
     user.receives += 1;
     let slot = user.receives;
-    let wr = RecvWr {
-        id: slot.into(),
-        slot,
-        len: RECEIVE_LEN,
-    };
+    let wr = RecvWr::new(slot.into(), slot, RECEIVE_LEN);
     core.ram()
         .receives
         .insert(slot, vec![0; RECEIVE_LEN as usize]);
@@ -201,15 +197,9 @@ fn act(random: &mut Random, core: &mut impl Core, user: &mut User, credit: usize
         },
         _ => return,
     };
-    let wr = SendWr {
-        id,
-        slot: id as u32,
-        op,
-        len: len as u32,
-        signalled: random.chance(700),
-        fence: random.chance(100),
-        continues: false,
-    };
+    let mut wr = SendWr::new(id, id as u32, op, len as u32);
+    wr.signalled = random.chance(700);
+    wr.fence = random.chance(100);
     match core.post_send(wr) {
         Err(PostError::Full | PostError::NoReads) => return,
         other => other.expect("it is taken"),
@@ -236,7 +226,7 @@ fn atomic(random: &mut Random) -> AtomicOp {
 }
 
 impl User {
-    /// What must come of it.
+    /// The expected outcome.
     fn record(&mut self, id: u64, op: Operation, bytes: Vec<u8>, message: Option<CompletionKind>) {
         if let Some(kind) = message {
             let is_send = matches!(op, Operation::Send { .. } | Operation::SendImmediate { .. });
@@ -336,14 +326,13 @@ fn finish(core: &mut impl Core, own: &User, peer: &User) {
 }
 
 fn queues(random: &mut Random) -> QpConfig {
-    QpConfig {
-        send_depth: 2 + random.below(40) as u32,
-        recv_depth: 1 + random.below(20) as u32,
-        shared_receive: random.chance(300),
-        ird: 1 + random.below(6) as u16,
-        ord: 1 + random.below(6) as u16,
-        ..config().qp
-    }
+    common::with(config().qp, |config| {
+        config.send_depth = 2 + random.below(40) as u32;
+        config.recv_depth = 1 + random.below(20) as u32;
+        config.shared_receive = random.chance(300);
+        config.ird = 1 + random.below(6) as u16;
+        config.ord = 1 + random.below(6) as u16;
+    })
 }
 
 fn seeds() -> Vec<u64> {
@@ -376,20 +365,21 @@ fn both_ends_of_a_stream_do_what_the_oracle_says() {
 
 fn over_a_stream(seed: u64) {
     let mut random = Random::new(seed);
-    let configs = [0, 1].map(|_| StreamConfig {
-        qp: queues(&mut random),
-        markers: random.chance(300),
-        strict: random.chance(300),
-        crc: random.chance(700),
-        fpdu_max: [512, 4_096, 65_536][random.below(3) as usize],
-        peer_to_peer: random
-            .chance(500)
-            .then_some(haul_iwarp::wire::mpa::RtrKinds {
-                send: random.chance(500),
-                write: random.chance(500),
-                read: true,
-            }),
-        ..config()
+    let configs = [0, 1].map(|_| {
+        common::with(config(), |config| {
+            config.qp = queues(&mut random);
+            config.markers = random.chance(300);
+            config.strict = random.chance(300);
+            config.crc = random.chance(700);
+            config.fpdu_max = [512, 4_096, 65_536][random.below(3) as usize];
+            config.peer_to_peer = random
+                .chance(500)
+                .then_some(haul_iwarp::wire::mpa::RtrKinds {
+                    send: random.chance(500),
+                    write: random.chance(500),
+                    read: true,
+                });
+        })
     });
     let depths = configs.map(|config| config.qp.recv_depth);
     let shared = configs.map(|config| config.qp.shared_receive);
@@ -397,7 +387,7 @@ fn over_a_stream(seed: u64) {
     let mut users = [User::default(), User::default()];
     prepare(&mut a, depths[0], shared[0], &mut users[0]);
     prepare(&mut b, depths[1], shared[1], &mut users[1]);
-    // The responder may only begin when it has heard the initiator: its requests wait.
+    // The responder may send only after the initiator's first message: its requests wait.
     let mut steps = 0;
     while steps < STEPS || !(a.wire.is_empty() && b.wire.is_empty()) {
         steps += 1;
@@ -406,7 +396,8 @@ fn over_a_stream(seed: u64) {
             act(&mut random, &mut a, &mut users[0], depths[1] as usize);
             act(&mut random, &mut b, &mut users[1], depths[0] as usize);
         } else if steps == STEPS {
-            // Whatever came of it: the initiator speaks once more, so that the responder may.
+            // Regardless of the outcome, the initiator sends once more, so that the responder may
+            // send.
             while a
                 .try_post_send(u64::from(u32::MAX), nothing(), vec![], false)
                 .is_err()
@@ -447,13 +438,14 @@ fn both_ends_over_messages_do_what_the_oracle_says() {
     });
 }
 
-/// Octets that were placed while an earlier message was missing.
+/// Bytes that were placed while an earlier message was missing.
 fn over_messages(seed: u64) -> u64 {
     let mut random = Random::new(seed ^ 0xdead_beef);
-    let configs = [0, 1].map(|_| MessageConfig {
-        qp: queues(&mut random),
-        segment_max: [256, 1_452, 8_000][random.below(3) as usize],
-        ..MessageConfig::default()
+    let configs = [0, 1].map(|_| {
+        common::with(MessageConfig::default(), |config| {
+            config.qp = queues(&mut random);
+            config.segment_max = [256, 1_452, 8_000][random.below(3) as usize];
+        })
     });
     let path = Path {
         loss: random.below(2) * random.below(150),

@@ -20,7 +20,7 @@ const IWARP: &str = include_str!("../../../../docs/protocol/iwarp.md");
 const UD: &str = include_str!("../../../../docs/protocol/datagram.md");
 const RD: &str = include_str!("../../../../docs/protocol/reliable-datagram.md");
 
-/// What stands before a good CRC.
+/// Checks the CRC and returns the bytes that it covers.
 fn covered(bytes: &[u8]) -> &[u8] {
     let (covered, crc) = bytes.split_last_chunk().unwrap();
     let mut digest = Crc32c::new();

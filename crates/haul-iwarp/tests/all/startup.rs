@@ -9,8 +9,7 @@ use haul_iwarp::wire::ddp::Header;
 use haul_iwarp::wire::mpa::{FRAME_LEN, FrameHead, FrameKind, RtrKinds};
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};
 use haul_iwarp::{
-    Error, Event, Incompatible, Operation, PostError, State, StreamConfig, StreamConnection,
-    TermCode, Time,
+    Error, Event, Incompatible, Operation, PostError, State, StreamConnection, TermCode, Time,
 };
 
 const SEND: Operation = Operation::Send {
@@ -25,10 +24,8 @@ const fn kinds(send: bool, write: bool, read: bool) -> Option<RtrKinds> {
 #[test]
 fn private_data_reaches_the_other_end_and_only_that() {
     for extensions in [true, false] {
-        let initiator = StreamConfig {
-            extensions,
-            ..config()
-        };
+        let mut initiator = config();
+        initiator.extensions = extensions;
         let (mut a, mut b) = ends(initiator, config(), b"from the initiator");
         settle(&mut a, &mut b);
         assert_eq!(b.connection.private_data(), b"from the initiator");
@@ -55,7 +52,7 @@ fn private_data_has_a_limit() {
 }
 
 #[test]
-fn a_rejection_is_told_with_its_private_data() {
+fn a_rejection_is_reported_with_its_private_data() {
     let (mut a, mut b) = ends(config(), config(), b"");
     settle(&mut a, &mut b);
     b.connection.reject(b.now, b"not today").unwrap();
@@ -101,14 +98,10 @@ fn a_peer_to_peer_connection_opens_itself() {
             Opcode::Send,
         ),
     ] {
-        let initiator = StreamConfig {
-            peer_to_peer: offered,
-            ..config()
-        };
-        let responder = StreamConfig {
-            peer_to_peer: able,
-            ..config()
-        };
+        let mut initiator = config();
+        initiator.peer_to_peer = offered;
+        let mut responder = config();
+        responder.peer_to_peer = able;
         let (mut a, mut b) = pair(initiator, responder);
         let header = Header::parse(&a.fpdus[0][2..]).unwrap();
         assert_eq!(Opcode::parse(header.control), Ok(wanted));
@@ -138,15 +131,11 @@ fn an_empty_send_that_was_not_agreed_on_takes_a_receive() {
 }
 
 #[test]
-fn without_a_common_kind_the_initiator_says_so() {
-    let initiator = StreamConfig {
-        peer_to_peer: kinds(false, true, false),
-        ..config()
-    };
-    let responder = StreamConfig {
-        peer_to_peer: kinds(true, false, false),
-        ..config()
-    };
+fn without_a_common_kind_the_initiator_sends_a_terminate() {
+    let mut initiator = config();
+    initiator.peer_to_peer = kinds(false, true, false);
+    let mut responder = config();
+    responder.peer_to_peer = kinds(true, false, false);
     let (mut a, mut b) = ends(initiator, responder, b"");
     settle(&mut a, &mut b);
     b.connection.accept(b.now, b"").unwrap();
@@ -164,7 +153,7 @@ fn without_a_common_kind_the_initiator_says_so() {
 }
 
 #[test]
-fn a_responder_that_wants_more_reads_than_there_are_is_told() {
+fn a_responder_that_requires_more_reads_gets_a_terminate() {
     let mut initiator = config();
     initiator.qp.ird = 4;
     let (mut a, mut b) = ends(initiator, config(), b"");
@@ -212,17 +201,15 @@ fn revision_1_is_spoken_where_2_was_refused() {
     a.drain();
     let error = Error::PeerIncompatible(Incompatible::Revision);
     assert_eq!(a.connection.error(), Some(error));
-    let initiator = StreamConfig {
-        revision: 1,
-        ..config()
-    };
+    let mut initiator = config();
+    initiator.revision = 1;
     let (a, b) = pair(initiator, config());
     assert_eq!(a.connection.params().unwrap().revision, 1);
     assert_eq!(b.connection.params().unwrap().revision, 1);
 }
 
 #[test]
-fn a_bad_frame_ends_the_connection_before_its_length_is_believed() {
+fn a_bad_frame_ends_the_connection_before_its_length_is_used() {
     let good = FrameHead {
         kind: FrameKind::Request,
         markers: false,
@@ -303,11 +290,9 @@ fn silence_in_start_up_is_not_waited_out() {
         assert_eq!(end.connection.error(), Some(Error::TimedOut));
         assert!(end.has(Event::Disconnect));
     }
-    // A peer-to-peer initiator has something to say at once.
-    let initiator = StreamConfig {
-        peer_to_peer: kinds(true, true, true),
-        ..config()
-    };
+    // A peer-to-peer initiator sends at once.
+    let mut initiator = config();
+    initiator.peer_to_peer = kinds(true, true, true);
     let (mut a, mut b) = ends(initiator, config(), b"");
     settle(&mut a, &mut b);
     assert_eq!(
@@ -328,7 +313,7 @@ fn silence_in_start_up_is_not_waited_out() {
 #[test]
 fn crcs_are_used_if_either_end_wants_them() {
     for (initiator, responder) in [(true, true), (true, false), (false, true), (false, false)] {
-        let of = |crc| StreamConfig { crc, ..config() };
+        let of = |crc| common::with(config(), |config| config.crc = crc);
         let (a, b) = pair(of(initiator), of(responder));
         let wanted = initiator || responder;
         assert_eq!(a.connection.params().unwrap().crc, wanted);
@@ -338,10 +323,7 @@ fn crcs_are_used_if_either_end_wants_them() {
 
 #[test]
 fn larger_fpdus_are_for_ends_that_agree_on_them() {
-    let of = |fpdu_max| StreamConfig {
-        fpdu_max,
-        ..config()
-    };
+    let of = |fpdu_max| common::with(config(), |config| config.fpdu_max = fpdu_max);
     let (a, b) = pair(of(65_536), of(16_384));
     for params in [a.connection.params(), b.connection.params()] {
         assert_eq!(params.unwrap().ulpdu_max, 16_384 - 6);
@@ -381,10 +363,6 @@ fn a_responder_may_choose_its_queue_pair_when_it_knows_what_is_asked_for() {
     );
     assert_eq!((params.ird, params.ord, a.ord), (2, 3, 2));
     b.post_receive(1, 8);
-    let wr = haul_iwarp::RecvWr {
-        id: 2,
-        slot: 2,
-        len: 8,
-    };
+    let wr = haul_iwarp::RecvWr::new(2, 2, 8);
     assert_eq!(b.connection.post_receive(wr), Err(PostError::Full));
 }

@@ -6,8 +6,8 @@ use common::{config, everything, pair, pattern, settle, settle_in};
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{
-    CompletionKind, Error, Event, HEADER_MAX, Operation, PostError, RecvWr, Rights, SendWr, Stag,
-    State, Status, StreamConfig,
+    CompletionKind, Error, Event, HEADER_MAX, Operation, PostError, RecvWr, Rights, SECOND_NS,
+    SendWr, Stag, State, Status, StreamConfig,
 };
 
 const SEND: Operation = Operation::Send {
@@ -22,26 +22,16 @@ fn write(stag: Stag, to: u64) -> Operation {
 
 fn variants() -> Vec<(&'static str, StreamConfig, StreamConfig)> {
     let plain = config();
-    let foreign = StreamConfig {
-        extensions: false,
-        ..plain
-    };
-    let markers = StreamConfig {
-        markers: true,
-        ..plain
-    };
-    let strict = StreamConfig {
-        strict: true,
-        ..plain
-    };
-    let no_crc = StreamConfig {
-        crc: false,
-        ..plain
-    };
-    let first = StreamConfig {
-        revision: 1,
-        ..plain
-    };
+    let mut foreign = plain;
+    foreign.extensions = false;
+    let mut markers = plain;
+    markers.markers = true;
+    let mut strict = plain;
+    strict.strict = true;
+    let mut no_crc = plain;
+    no_crc.crc = false;
+    let mut first = plain;
+    first.revision = 1;
     vec![
         ("between Longhaul ends", plain, plain),
         ("to a foreign end", plain, foreign),
@@ -52,10 +42,7 @@ fn variants() -> Vec<(&'static str, StreamConfig, StreamConfig)> {
         ("with revision 1", first, plain),
         (
             "strict with markers",
-            StreamConfig {
-                strict: true,
-                ..markers
-            },
+            common::with(markers, |config| config.strict = true),
             markers,
         ),
     ]
@@ -199,7 +186,7 @@ fn a_write_with_proof_completes_when_it_is_placed_at_the_peer() {
 }
 
 #[test]
-fn a_write_completes_only_when_its_octets_are_not_needed_any_more() {
+fn a_write_completes_only_when_its_bytes_are_no_longer_needed() {
     let (mut a, mut b) = pair(config(), config());
     b.ram.register(0x100, 0, vec![0; 64], everything());
     a.post_send(1, write(Stag(0x100), 0), vec![9; 64]);
@@ -235,11 +222,7 @@ fn queues_have_limits() {
     assert_eq!(post(1, proven), Err(PostError::NoReads));
     assert_eq!([1, 2, 3].map(|id| post(id, SEND)), [Ok(()); 3]);
     assert_eq!(post(4, SEND), Err(PostError::Full));
-    let receive = |id| RecvWr {
-        id,
-        slot: 0,
-        len: 1,
-    };
+    let receive = |id| RecvWr::new(id, 0, 1);
     assert_eq!(a.connection.post_receive(receive(1)), Ok(()));
     assert_eq!(a.connection.post_receive(receive(2)), Ok(()));
     assert_eq!(a.connection.post_receive(receive(3)), Err(PostError::Full));
@@ -247,10 +230,8 @@ fn queues_have_limits() {
 
 #[test]
 fn what_the_peer_does_not_know_is_not_sent_to_it() {
-    let foreign = StreamConfig {
-        extensions: false,
-        ..config()
-    };
+    let mut foreign = config();
+    foreign.extensions = false;
     let (mut a, _) = pair(config(), foreign);
     let immediate = Operation::Immediate {
         data: 1,
@@ -275,11 +256,7 @@ fn receives_may_come_from_a_shared_queue() {
     responder.qp.shared_receive = true;
     let (mut a, mut b) = pair(config(), responder);
     for slot in [40, 41] {
-        let wr = RecvWr {
-            id: slot.into(),
-            slot,
-            len: 8,
-        };
+        let wr = RecvWr::new(slot.into(), slot, 8);
         b.ram.shared.push_back(wr);
         b.ram.receives.insert(slot, vec![0; 8]);
     }
@@ -350,7 +327,7 @@ fn what_a_peer_that_closes_did_not_wait_for_is_flushed_and_no_fault() {
     assert_eq!(a.connection.error(), None);
     let done: Vec<_> = a.completions.iter().map(|c| (c.id, c.status)).collect();
     assert_eq!(done[1..], [(1, Status::Flushed), (2, Status::Flushed)]);
-    // What the one that closed sees of it.
+    // The end that closed sees an orderly disconnect.
     b.feed(&header[..8]);
     b.connection.handle_eof(b.now);
     b.drain();
@@ -386,20 +363,14 @@ fn an_end_in_the_middle_is_a_loss() {
     a.drain();
     assert_eq!(a.connection.error(), Some(Error::Lost));
     assert!(a.has(Event::Disconnect));
-    let wr = RecvWr {
-        id: 2,
-        slot: 2,
-        len: 8,
-    };
+    let wr = RecvWr::new(2, 2, 8);
     assert_eq!(a.connection.post_receive(wr), Err(PostError::NotOpen));
 }
 
 #[test]
 fn only_a_close_notice_makes_the_end_of_a_stream_an_end_in_order() {
-    let foreign = StreamConfig {
-        extensions: false,
-        ..config()
-    };
+    let mut foreign = config();
+    foreign.extensions = false;
     for (theirs, notices) in [(config(), true), (foreign, false)] {
         for closes in [true, false] {
             let (mut a, mut b) = pair(config(), theirs);
@@ -421,7 +392,7 @@ fn only_a_close_notice_makes_the_end_of_a_stream_an_end_in_order() {
             assert_eq!(a.connection.error(), lost.then_some(Error::Lost));
         }
     }
-    // Who has sent nothing was told nothing: the responder may not send before.
+    // The responder may not send before the initiator's first message.
     let (mut a, _) = pair(config(), config());
     a.connection.handle_eof(a.now);
     a.drain();
@@ -474,6 +445,31 @@ fn memory_that_goes_is_charged_to_the_operation_that_it_was_for() {
             "a Terminate in the middle of an FPDU"
         );
     }
+    // It is none of the peer's requests.
+    let (mut a, mut b) = pair(config(), config());
+    settle(&mut a, &mut b);
+    let source = a.ram.register(0x200, 0, vec![0; 64], Rights::REMOTE_READ);
+    b.ram.register(0x300, 0, vec![0; 64], Rights::LOCAL_WRITE);
+    let read = Operation::Read {
+        sink: Stag(0x300),
+        sink_to: 0,
+        source,
+        source_to: 0,
+    };
+    b.post_read(7, read, 64);
+    b.drain();
+    a.try_post_send(1, SEND, vec![2; 64], false).unwrap();
+    let mut header = [0; HEADER_MAX];
+    let fpdu = a.connection.poll_transmit(a.now, &mut a.ram, &mut header);
+    let payload = fpdu.unwrap().segment.payload;
+    a.connection.handle_payload_gone(a.now, payload, false);
+    a.drain();
+    let wire = std::mem::take(&mut a.wire);
+    b.connection.handle_bytes(b.now, &mut b.ram, &wire);
+    b.drain();
+    let code = haul_iwarp::TermCode::LOCAL_CATASTROPHIC;
+    assert_eq!(b.connection.error(), Some(Error::Terminated(code)));
+    assert_eq!(b.completions[0].status, Status::Flushed);
     // A receive's.
     let (mut a, mut b) = pair(config(), config());
     b.post_receive(8, 64);
@@ -488,7 +484,7 @@ fn memory_that_goes_is_charged_to_the_operation_that_it_was_for() {
     let done: Vec<_> = b.completions.iter().map(|c| (c.id, c.status)).collect();
     let flushed = |id| (id, Status::Flushed);
     assert_eq!(done, [flushed(1), (8, Status::LocalProtection), flushed(9)]);
-    // What the peer writes is none of this end's.
+    // Memory lost under a peer's Write: requests are flushed, none is blamed.
     let (mut a, mut b) = pair(config(), config());
     let stag = b.ram.register(0x100, 0, vec![0; 64], Rights::REMOTE_WRITE);
     b.post_send(1, SEND, vec![1; 8]);
@@ -511,6 +507,45 @@ fn a_peer_that_does_not_close_is_not_waited_for_forever() {
     a.connection.handle_timeout(deadline);
     a.drain();
     assert!(a.has(Event::Disconnect));
+    assert_eq!(a.connection.poll_timeout(), None);
+}
+
+#[test]
+fn a_peer_that_answers_nothing_is_given_up_while_something_waits_for_it() {
+    let mut impatient = config();
+    impatient.peer_timeout_ns = Some(SECOND_NS);
+    let (mut a, mut b) = pair(impatient, config());
+    settle(&mut a, &mut b);
+    let sink = a.ram.register(0x100, 0, vec![0; 64], Rights::LOCAL_WRITE);
+    let source = b.ram.register(0x200, 0, vec![7; 64], Rights::REMOTE_READ);
+    let read = Operation::Read {
+        sink,
+        sink_to: 0,
+        source,
+        source_to: 0,
+    };
+    assert_eq!(a.connection.poll_timeout(), None, "nothing waits");
+    a.post_read(1, read, 64);
+    a.drain();
+    assert_eq!(a.connection.poll_timeout(), Some(a.now.after(SECOND_NS)));
+    settle(&mut a, &mut b);
+    assert_eq!(a.completions[0].status, Status::Success);
+    assert_eq!(a.connection.poll_timeout(), None, "it was answered");
+    // Any of its bytes is a sign of life.
+    a.post_read(2, read, 64);
+    a.drain();
+    b.feed(&std::mem::take(&mut a.wire));
+    let answer = std::mem::take(&mut b.wire);
+    a.now = a.now.after(SECOND_NS - 1);
+    a.feed(&answer[..20]);
+    assert_eq!(a.connection.poll_timeout(), Some(a.now.after(SECOND_NS)));
+    a.connection.handle_timeout(a.now.after(SECOND_NS - 1));
+    a.drain();
+    assert_eq!(a.completions.len(), 1);
+    a.connection.handle_timeout(a.now.after(SECOND_NS));
+    a.drain();
+    assert_eq!(a.completions[1].status, Status::Flushed);
+    assert_eq!(a.connection.error(), Some(Error::TimedOut));
     assert_eq!(a.connection.poll_timeout(), None);
 }
 
@@ -559,14 +594,14 @@ fn an_idle_connection_is_small() {
 
 #[test]
 fn a_responder_may_close_before_it_may_speak() {
-    // With nothing to say, at once.
+    // At once, if nothing is queued.
     let (_, mut b) = pair(config(), config());
     assert_eq!(b.connection.state(), State::Waiting);
     b.connection.close(b.now);
     b.drain();
     assert!(b.shut_down);
     assert_eq!(b.connection.error(), None);
-    // Else as soon as it has been said.
+    // Otherwise as soon as the queue is sent.
     let (mut a, mut b) = pair(config(), config());
     a.post_receive(1, 8);
     b.post_send(1, SEND, b"bye".to_vec());

@@ -1,5 +1,5 @@
-//! What two ends say, as Debian's tshark sees it: every CRC good, every operation named, nothing
-//! malformed. The capture is made up (raw IP, link type 101), so no privilege is needed.
+//! Traffic of two ends, dissected by Debian's tshark: every CRC good, every operation named,
+//! nothing malformed. The capture is made up (raw IP, link type 101), so no privilege is needed.
 #![expect(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -48,7 +48,7 @@ impl Capture {
         capture
     }
 
-    /// Octets from one end, one packet for each of `most`.
+    /// Bytes from one end, one packet for each of `most`.
     fn say(&mut self, from: usize, octets: &[u8], most: usize) {
         for part in octets.chunks(most) {
             self.packet(from, ACK | PUSH, part);
@@ -84,7 +84,8 @@ impl Capture {
     }
 }
 
-/// What tshark says of the packets in which it finds MPA; `None` where there is no tshark.
+/// Returns tshark's dissection of the packets in which it finds MPA; `None` where there is no
+/// tshark.
 fn dissect(capture: &Capture, how: &[&str]) -> Option<String> {
     let mut command = Command::new("tshark");
     command.args(["-r", "-", "-Y", "iwarp_mpa"]).args(how);
@@ -111,7 +112,7 @@ fn dissect(capture: &Capture, how: &[&str]) -> Option<String> {
     Some(String::from_utf8(output.stdout).unwrap())
 }
 
-/// Carries octets both ways until there are none, and writes down what was said.
+/// Carries bytes both ways until there are none, and records them.
 fn converse(a: &mut End, b: &mut End, capture: &mut Capture, most: usize) {
     loop {
         a.drain();
@@ -168,10 +169,8 @@ fn every_operation_is_dissected_with_a_good_crc() {
         write: true,
         read: true,
     };
-    let initiator = StreamConfig {
-        peer_to_peer: Some(kinds),
-        ..config()
-    };
+    let mut initiator = config();
+    initiator.peer_to_peer = Some(kinds);
     for most in [1_448, usize::MAX] {
         let mut capture = Capture::new();
         let (mut a, mut b) = open(initiator, &mut capture);
@@ -265,10 +264,8 @@ fn a_terminate_is_dissected() {
 #[test]
 fn markers_are_dissected() {
     // tshark wants markers both ways, and one FPDU to a packet.
-    let marked = StreamConfig {
-        markers: true,
-        ..config()
-    };
+    let mut marked = config();
+    marked.markers = true;
     let mut capture = Capture::new();
     let (mut a, mut b) = ends(marked, marked, b"");
     converse(&mut a, &mut b, &mut capture, usize::MAX);

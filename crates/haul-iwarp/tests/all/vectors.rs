@@ -1,4 +1,4 @@
-//! Octets made by an independent generator and accepted by tshark's dissectors, figures 5 and 6 of
+//! Bytes made by an independent generator and accepted by tshark's dissectors, figures 5 and 6 of
 //! RFC 5044 among them: they are read as they are meant, and made by our ends exactly as they
 //! stand.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -14,11 +14,11 @@ use haul_iwarp::wire::mpa::{Enhanced, FRAME_LEN, FrameHead, FrameKind, RtrKinds}
 use haul_iwarp::wire::rdmap::{
     AtomicOp, AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate, parse_immediate,
 };
-use haul_iwarp::{CompletionKind, Crc32c, Error, Operation, Stag, Status, StreamConfig, TermCode};
+use haul_iwarp::{CompletionKind, Crc32c, Error, Operation, Stag, Status, TermCode};
 
 const SOURCE: &str = include_str!("../data/vectors.txt");
 
-/// Name to octets: lines `name [len]:`, then the octets in groups.
+/// Name to bytes: lines `name [len]:`, then the bytes in groups.
 fn vectors() -> BTreeMap<&'static str, Vec<u8>> {
     let mut vectors = BTreeMap::new();
     let mut lines = SOURCE.lines();
@@ -206,7 +206,7 @@ const CAS: AtomicOp = AtomicOp::CmpSwap {
     compare_mask: u64::MAX,
 };
 
-/// Ends that speak as the generator does: peer to peer, capabilities offered by the first byte of
+/// Ends configured as the generator is: peer to peer, capabilities offered by the first byte of
 /// private data only.
 fn open() -> (End, End) {
     let kinds = RtrKinds {
@@ -214,10 +214,8 @@ fn open() -> (End, End) {
         read: true,
         send: false,
     };
-    let initiator = StreamConfig {
-        peer_to_peer: Some(kinds),
-        ..config()
-    };
+    let mut initiator = config();
+    initiator.peer_to_peer = Some(kinds);
     common::pair(initiator, config())
 }
 
@@ -349,7 +347,7 @@ fn our_ends_take_the_same_octets() {
 }
 
 #[test]
-fn a_terminate_is_told_to_the_user() {
+fn a_terminate_is_reported_to_the_user() {
     for (name, code) in [
         ("terminate_ddp", TermCode::DDP_BOUNDS),
         ("terminate_rdmap", TermCode::ACCESS),
@@ -367,11 +365,9 @@ fn a_terminate_is_told_to_the_user() {
 
 /// A responder that wants markers, and an initiator that obliges.
 fn with_markers() -> (End, End) {
-    let responder = StreamConfig {
-        markers: true,
-        extensions: false,
-        ..config()
-    };
+    let mut responder = config();
+    responder.markers = true;
+    responder.extensions = false;
     common::pair(config(), responder)
 }
 
@@ -399,7 +395,7 @@ fn markers_stand_where_figures_5_and_6_have_them() {
     assert_eq!(a.fpdus[1], vector("fig6"));
     assert_eq!(b.completions.len(), 2);
 
-    // A message of 1,000 octets after that of figure 5; the vector is its beginning, its length
+    // A message of 1,000 bytes after that of figure 5; the vector is its beginning, its length
     // stands beside it.
     let (mut a, mut b) = with_markers();
     b.post_receive(1, 24);

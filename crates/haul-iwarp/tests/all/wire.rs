@@ -1,4 +1,4 @@
-//! What is written is read back, and anything may be read without harm.
+//! Round trips of every header, and parsers fed with arbitrary bytes.
 
 use haul_iwarp::wire::Features;
 use haul_iwarp::wire::ddp::{Header, Model};

@@ -27,10 +27,10 @@ pub struct Node {
     pub qpn: u32,
     pub epoch: u32,
     pub events: Vec<Event>,
-    /// Where something was placed, in regions: region, offset, octets.
+    /// Where something was placed, in regions: region, offset, bytes.
     pub placed: Vec<(u64, u64, u32)>,
     pub octets_sent: usize,
-    /// What has neighbours is looked at like everything else, as if nobody knew a shorter way.
+    /// Disables the fast path: consecutive datagrams take the full parser.
     pub one_by_one: bool,
     /// Datagrams that came the shorter way, and that left it.
     pub alike: (usize, usize),
@@ -39,15 +39,14 @@ pub struct Node {
 }
 
 pub fn config(n: u8) -> UdConfig {
-    UdConfig {
-        pd: Pd(7),
-        qpn: u32::from(n) + 0x10,
-        epoch: u32::from(n) + 0x1000,
-        seed: u64::from(n),
-        key: [n; 16],
-        datagram_max: 548,
-        ..UdConfig::default()
-    }
+    super::with(UdConfig::default(), |config| {
+        config.pd = Pd(7);
+        config.qpn = u32::from(n) + 0x10;
+        config.epoch = u32::from(n) + 0x1000;
+        config.seed = u64::from(n);
+        config.key = [n; 16];
+        config.datagram_max = 548;
+    })
 }
 
 impl Node {
@@ -97,7 +96,7 @@ impl Node {
         let slot = self.slot();
         self.ram.receives.insert(slot, vec![0; len as usize]);
         let id = u64::from(slot);
-        self.ud.post_receive(RecvWr { id, slot, len }).unwrap();
+        self.ud.post_receive(RecvWr::new(id, slot, len)).unwrap();
         slot
     }
 
@@ -117,14 +116,7 @@ impl Node {
     }
 
     fn post_len(&mut self, to: Destination, op: Operation, slot: u32, len: u32) {
-        let wr = UdSendWr {
-            id: u64::from(slot),
-            slot,
-            to,
-            op,
-            len,
-            signalled: true,
-        };
+        let wr = UdSendWr::new(u64::from(slot), slot, to, op, len);
         self.ud.post_send(wr).unwrap();
     }
 
@@ -171,13 +163,38 @@ impl Node {
     pub fn transmit(&mut self, now: Time) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut out: Vec<_> = std::iter::from_fn(|| self.next(now)).collect();
         let mut control = [0; 9_000];
-        while let Some((to, len)) = self.ud.poll_control(&mut control) {
+        while let Some((to, len)) = self.ud.poll_control(now, &mut control) {
             assert!(len <= CONTROL_MAX || control[1] == 8);
             out.push((to, control[..len].to_vec()));
         }
         self.octets_sent += out.iter().map(|(_, bytes)| bytes.len()).sum::<usize>();
         self.poll();
         out
+    }
+
+    /// Sends something long to a queue pair, and answers the probes of the path that go with it.
+    pub fn find_path(&mut self, now: Time, peer: &Self) {
+        self.post(peer.destination(), SEND, vec![0; 3_000]);
+        for (_, bytes) in self.transmit(now) {
+            let Body::Probe(probe) = Datagram::open(&bytes).unwrap().body else {
+                continue;
+            };
+            let shim = Shim {
+                kind: Kind::ProbeAck,
+                flags: Flags::NONE,
+                dst_qpn: self.qpn,
+                src_qpn: peer.qpn,
+                epoch: peer.epoch,
+                psn: Psn(0),
+                msg_id: MsgId(0),
+                msg_len: 0,
+                seg_off: 0,
+            };
+            let mut answer = [0; CONTROL_MAX];
+            let len = Body::ProbeAck(probe).emit(&shim, &mut answer);
+            self.take(now, peer.addr, &answer[..len]);
+        }
+        self.events.clear();
     }
 
     /// The datagrams of one request, which is the only one.
@@ -240,7 +257,7 @@ impl Node {
     }
 }
 
-/// What a network does to datagrams, in thousandths.
+/// Faults that a network applies to datagrams, in thousandths.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Weather {
     pub loss: u64,
@@ -292,7 +309,7 @@ impl Net {
         }
     }
 
-    /// Nothing arrives any more, not even what is on its way.
+    /// Drops everything from now on, datagrams in flight included.
     pub fn lose_all(&mut self) {
         self.weather.loss = 1_000;
         self.flight.clear();
@@ -339,7 +356,7 @@ impl Net {
 }
 
 pub const MS: u64 = SECOND_NS / 1_000;
-/// Payload of a segment of Write-Record in datagrams of 548 octets, and of a Send.
+/// Payload of a segment of Write-Record in datagrams of 548 bytes, and of a Send.
 pub const SEG: u32 = 548 - 50;
 pub const SEND_SEG: u32 = 548 - 54;
 pub const TAG: Stag = Stag(0x1122_3300);
@@ -429,7 +446,7 @@ pub fn resealed(bytes: &[u8], change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     bytes
 }
 
-/// A datagram that says it is a segment of a Write-Record.
+/// A datagram with a segment of a Write-Record.
 pub fn forged(
     from: &Node,
     to: &Node,

@@ -32,7 +32,7 @@ pub struct Ram {
     pub shared: std::collections::VecDeque<RecvWr>,
     pub receives: HashMap<u32, Vec<u8>>,
     pub sends: HashMap<u32, Vec<u8>>,
-    /// Octets placed, anywhere.
+    /// Bytes placed, anywhere.
     pub placed: u64,
     pub invalidated: Vec<Stag>,
     /// Tags that any sender of datagrams may use; others are for those that are validated.
@@ -119,7 +119,7 @@ pub struct End {
     pub ram: Ram,
     pub events: Vec<Event>,
     pub completions: Vec<Completion>,
-    /// Octets on their way to the peer.
+    /// Bytes in flight to the peer.
     pub wire: Vec<u8>,
     /// FPDUs sent, as they stood on the wire.
     pub fpdus: Vec<Vec<u8>>,
@@ -156,47 +156,32 @@ impl End {
         fence: bool,
     ) -> Result<(), haul_iwarp::PostError> {
         let slot = u32::try_from(id).unwrap();
-        let wr = SendWr {
-            id,
-            slot,
-            op,
-            len: u32::try_from(bytes.len()).unwrap(),
-            signalled: true,
-            fence,
-            continues: false,
-        };
+        let mut wr = SendWr::new(id, slot, op, u32::try_from(bytes.len()).unwrap());
+        wr.fence = fence;
         self.connection.post_send(wr)?;
         self.ram.sends.insert(slot, bytes);
         Ok(())
     }
 
-    /// A read has a length and no octets here.
+    /// A read has a length and no bytes here.
     pub fn post_read(&mut self, id: u64, op: Operation, len: u32) {
-        let wr = SendWr {
-            id,
-            slot: 0,
-            op,
-            len,
-            signalled: true,
-            fence: false,
-            continues: false,
-        };
+        let wr = SendWr::new(id, 0, op, len);
         self.connection.post_send(wr).expect("it is taken");
     }
 
     pub fn post_receive(&mut self, id: u64, len: u32) {
         let slot = u32::try_from(id).unwrap();
-        let wr = RecvWr { id, slot, len };
+        let wr = RecvWr::new(id, slot, len);
         self.connection.post_receive(wr).expect("it is taken");
         self.ram.receives.insert(slot, vec![0; len as usize]);
     }
 
-    /// Takes octets as they are, in one piece.
+    /// Takes bytes as they are, in one piece.
     pub fn feed(&mut self, bytes: &[u8]) {
         self.feed_in(bytes, usize::MAX);
     }
 
-    /// Takes octets, at most `most` at a time.
+    /// Takes bytes, at most `most` at a time.
     pub fn feed_in(&mut self, bytes: &[u8], most: usize) {
         let mut at = 0;
         while at < bytes.len() {
@@ -310,7 +295,7 @@ pub fn assemble(ram: &Ram, fpdu: &Fpdu, header: &[u8; HEADER_MAX]) -> Vec<u8> {
     out
 }
 
-/// Carries octets between two ends until both are silent.
+/// Carries bytes between two ends until both are silent.
 pub fn settle(a: &mut End, b: &mut End) {
     settle_in(a, b, usize::MAX);
 }
@@ -329,13 +314,19 @@ pub fn settle_in(a: &mut End, b: &mut End, most: usize) {
     panic!("they never come to rest");
 }
 
+/// A value with some of its fields set anew.
+pub fn with<T>(mut value: T, set: impl FnOnce(&mut T)) -> T {
+    set(&mut value);
+    value
+}
+
 pub fn config() -> StreamConfig {
     let mut config = StreamConfig::default();
     (config.qp.pd, config.qp.qp) = (Pd(7), QpNum(1));
     config
 }
 
-/// Initiator and responder, before a word is said.
+/// Initiator and responder, before any byte is sent.
 pub fn ends(initiator: StreamConfig, responder: StreamConfig, private: &[u8]) -> (End, End) {
     let now = Time::from_ns(1);
     let a = StreamConnection::connect(now, initiator, private).expect("it fits");

@@ -18,10 +18,10 @@ pub struct MessageEnd {
     pub ram: Ram,
     pub events: Vec<Event>,
     pub completions: Vec<Completion>,
-    /// Messages to be carried: number and octets.
+    /// Messages to be carried: number and bytes.
     pub out: Vec<(u64, Vec<u8>)>,
     pub now: Time,
-    /// Payload that was placed while an earlier message was missing, octets.
+    /// Payload that was placed while an earlier message was missing, bytes.
     pub placed_early: u64,
     received: BTreeSet<u64>,
     base: u64,
@@ -118,7 +118,7 @@ impl MessageEnd {
     }
 }
 
-/// What happens to messages on their way.
+/// Faults that the network applies to messages in flight.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     /// In 1,000.
@@ -146,7 +146,7 @@ enum Happening {
     },
 }
 
-/// Two ends and what is on its way between them.
+/// Two ends and the messages in flight between them.
 #[derive(Debug)]
 pub struct Net {
     pub ends: [MessageEnd; 2],

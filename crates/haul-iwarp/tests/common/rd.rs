@@ -24,7 +24,7 @@ pub struct End {
     pub at: SocketAddr,
     pub config: RdConfig,
     pub events: Vec<RdEvent>,
-    /// It hears and says nothing.
+    /// It neither receives nor sends.
     pub dead: bool,
     next: u64,
 }
@@ -89,21 +89,19 @@ pub struct World {
     rng: Rng,
     /// Decides what is dropped, beside the link.
     pub drop: Box<dyn FnMut(&Packet) -> bool>,
+    /// Changes what is sent.
+    pub change: Box<dyn FnMut(&mut Packet)>,
     /// Everything sent, if it is wanted.
     pub seen: Option<Vec<Packet>>,
 }
 
 pub fn config(index: usize) -> RdConfig {
-    RdConfig {
-        qp: QpConfig {
-            pd: Pd(7),
-            ..QpConfig::default()
-        },
-        qpn: 0x10 + index as u32,
-        epoch: 0x1000 + index as u32,
-        secret: [index as u8; 16],
-        ..RdConfig::default()
-    }
+    super::with(RdConfig::default(), |config| {
+        config.qp = super::with(QpConfig::default(), |config| config.pd = Pd(7));
+        config.qpn = 0x10 + index as u32;
+        config.epoch = 0x1000 + index as u32;
+        config.secret = [index as u8; 16];
+    })
 }
 
 pub fn address(index: usize) -> SocketAddr {
@@ -141,6 +139,7 @@ impl World {
             order: 0,
             rng: Rng::new(seed ^ 1),
             drop: Box::new(|_| false),
+            change: Box::new(|_| {}),
             seen: None,
         }
     }
@@ -193,15 +192,8 @@ impl World {
         let end = &mut self.ends[from];
         let id = end.next;
         let slot = id as u32;
-        let wr = SendWr {
-            id,
-            slot,
-            op,
-            len,
-            signalled: true,
-            fence,
-            continues: false,
-        };
+        let mut wr = SendWr::new(id, slot, op, len);
+        wr.fence = fence;
         end.qp.post_send(now, to, wr)?;
         end.next += 1;
         end.ram.sends.insert(slot, bytes);
@@ -213,11 +205,7 @@ impl World {
         let now = self.time();
         let end = &mut self.ends[at];
         end.ram.receives.insert(slot, vec![0; len as usize]);
-        let wr = RecvWr {
-            id: slot.into(),
-            slot,
-            len,
-        };
+        let wr = RecvWr::new(slot.into(), slot, len);
         end.qp.post_receive(now, wr).expect("there is room");
         self.settle(at);
     }
@@ -244,12 +232,13 @@ impl World {
         self.settle(index);
     }
 
-    /// What an engine does after every input.
+    /// Drains all outputs, as an engine does after every input.
     pub fn settle(&mut self, index: usize) {
         let now = self.time();
         let mut header = [0; RD_HEADER_MAX];
         for round in 0.. {
             assert!(round < 100_000, "an end spins");
+            self.send_probes(index);
             let end = &mut self.ends[index];
             let transmit = end.qp.poll_transmit(now, &end.ram, &mut header);
             while let Some(event) = end.qp.poll_event() {
@@ -276,7 +265,24 @@ impl World {
         }
     }
 
+    fn send_probes(&mut self, index: usize) {
+        let now = self.time();
+        let mut whole = [0; 9_000];
+        while let Some((to, len)) = self.ends[index].qp.poll_probe(now, &mut whole) {
+            let end = &self.ends[index];
+            let packet = Packet {
+                from: end.at,
+                to,
+                bytes: whole[..len].to_vec(),
+            };
+            if !end.dead {
+                self.send(packet);
+            }
+        }
+    }
+
     fn send(&mut self, mut packet: Packet) {
+        (self.change)(&mut packet);
         if let Some(seen) = &mut self.seen {
             seen.push(packet.clone());
         }

@@ -49,7 +49,7 @@ pub struct Compared {
 }
 
 impl Agreement {
-    /// Compares what was measured of the same scenario.
+    /// Compares two measurements of the same scenario.
     #[must_use]
     pub fn of(ours: &PathCheck, netem: &PathCheck) -> Self {
         let forward = DirectionAgreement::of(&ours.forward, &netem.forward);

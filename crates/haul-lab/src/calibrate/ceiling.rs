@@ -18,7 +18,7 @@ const LADDER_MBPS: [u64; 14] = [
     500, 1000, 2000, 3000, 4000, 5000, 6500, 8000, 10_000, 12_500, 15_000, 20_000, 25_000, 40_000,
 ];
 
-/// What is tried: MTU and loss. Loss makes work for the emulator, since it cuts super-packets.
+/// The cases to try: MTU and loss. Loss costs the emulator work, since it cuts super-packets.
 const TRIED: [(u16, f64); 3] = [(1500, 0.0), (1500, 0.01), (9000, 0.0)];
 
 /// A path loses more than this before the ceiling with loss holds for it.
@@ -37,7 +37,7 @@ const ARRIVAL_SHARE_MIN: f64 = 0.985;
 /// How late one packet in a hundred may be.
 const LATE_US_MAX: f64 = 1000.0;
 
-/// What this machine carries.
+/// The rates that this machine carries.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ceilings {
     /// The machine and program that they hold for.
@@ -66,14 +66,14 @@ pub enum Verdict {
     Unknown,
     /// It asks for more.
     TooFast {
-        /// What it asks for, bits per second.
+        /// The scenario's rate, bits per second.
         asked_bps: u64,
-        /// What the machine carries.
+        /// The rate that the machine carries.
         ceiling_bps: u64,
     },
 }
 
-/// Tries ever higher rates. `told` hears of each one.
+/// Tries increasing rates, and calls `told` with each result.
 ///
 /// # Errors
 /// If a lab cannot be started or a socket fails.
@@ -240,10 +240,10 @@ impl Ceilings {
 }
 
 impl Verdict {
-    /// Refuses what cannot be emulated honestly, or warns if it was asked for by force.
+    /// Refuses a scenario that cannot be emulated accurately, or warns if `--force` is set.
     ///
     /// # Errors
-    /// The refusal, with what to do.
+    /// The refusal, with the remedy.
     pub fn enforce(&self, force: bool) -> Result<()> {
         match *self {
             Self::Fine => {}
@@ -300,7 +300,7 @@ fn file() -> Result<PathBuf> {
     Ok(cache.join("haul").join("lab-ceilings.json"))
 }
 
-/// What a calibration holds for: another processor, kernel or program may carry more or less.
+/// The validity of a calibration: another processor, kernel or version may carry more or less.
 fn machine() -> String {
     let model = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = model

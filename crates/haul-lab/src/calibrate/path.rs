@@ -1,4 +1,4 @@
-//! A scenario against what it says: each direction is measured by itself.
+//! Checks the emulation against its scenario: each direction is measured by itself.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,7 +28,7 @@ const DELAY_OFF_NS_P99: f64 = 1_000_000.0;
 /// …and a rate by this share.
 const RATE_OFF: f64 = 0.01;
 
-/// What a path without a rate is loaded with.
+/// The load on a path without a rate.
 const UNSHAPED_BPS: u64 = 500_000_000;
 
 /// A path that has been measured.
@@ -46,7 +46,7 @@ pub struct PathCheck {
     pub honest: bool,
 }
 
-/// What was measured in one direction.
+/// The measurement of one direction.
 #[derive(Clone, Debug, Serialize)]
 pub struct DirectionCheck {
     /// The delay asked for, milliseconds; jitter goes this much up and down from it.
@@ -99,12 +99,12 @@ impl Delays {
     }
 }
 
-/// A number, what it should be, and whether it is.
+/// A measured value, its expected value, and whether they agree.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Check {
-    /// What the scenario asks for.
+    /// The value of the scenario.
     pub asked: f64,
-    /// What was measured.
+    /// The measured value.
     pub measured: f64,
     /// They agree.
     pub fine: bool,
@@ -443,7 +443,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn delays_are_told_from_the_least_to_the_most() {
+    fn delays_are_reported_from_the_least_to_the_most() {
         let outcome = Outcome {
             delays_ns: (0..=100).map(|ms| ms * 1_000_000).collect(),
             ..Outcome::default()

@@ -27,10 +27,10 @@ pub(super) const HEADERS_BYTES: u32 = 28;
 /// Number and time of departure, in front of each datagram's payload.
 const STAMP_BYTES: usize = 16;
 
-/// Room for what arrives while the receiver is not scheduled.
+/// Buffer for arrivals while the receiver is not scheduled.
 const RECV_BUFFER_BYTES: usize = 64 << 20;
 
-/// What is sent.
+/// The traffic to send.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     /// IP packets of this size…
@@ -45,7 +45,7 @@ pub(super) struct Flow {
     pub(super) catch_up: Duration,
 }
 
-/// What became of it.
+/// The outcome of the traffic.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     /// Datagrams sent.
@@ -87,7 +87,7 @@ pub(super) fn send(lab: &Lab, from: &Host, to: &Host, flow: Flow) -> Result<Outc
     let receiver = to.netns().run(|| bind(to.addresses().v4))??;
     let target = receiver.local_addr();
     let over = AtomicBool::new(false);
-    // The longest that anything can be under way: the path, its queue when full, and some more.
+    // The longest time in flight: the path, its full queue, and a margin.
     let linger = Duration::from_nanos(lab.scenario().rtt_ns()) + Duration::from_millis(500);
     std::thread::scope(|scope| {
         let watching = scope.spawn(|| watch(&receiver, flow, &over, linger));
@@ -104,10 +104,8 @@ pub(super) fn send(lab: &Lab, from: &Host, to: &Host, flow: Flow) -> Result<Outc
 }
 
 fn bind(address: Ipv4Addr) -> Result<UdpSocket> {
-    let options = UdpOptions {
-        recv_buffer_bytes: RECV_BUFFER_BYTES,
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = RECV_BUFFER_BYTES;
     UdpSocket::bind(SocketAddr::from((address, 0)), &options).context("cannot open a UDP socket")
 }
 
@@ -163,8 +161,8 @@ fn transmit(own: Ipv4Addr, target: SocketAddr, flow: Flow) -> Result<(u64, f64)>
     }
 }
 
-/// How many datagrams a flow owes by now. What a thread owes that was not scheduled for a while is
-/// forgiven: sent at once, it would overflow the queue that is to be measured.
+/// Returns how many datagrams of a flow are due by now. A thread that was not scheduled for a while
+/// skips its backlog, which would overflow the measured queue.
 struct Pace {
     flow: Flow,
     start_ns: u64,
@@ -232,7 +230,7 @@ fn watch(socket: &UdpSocket, flow: Flow, over: &AtomicBool, linger: Duration) ->
     Ok(seen.finish(drops))
 }
 
-/// What the receiver has seen so far.
+/// The receiver's counters so far.
 struct Seen {
     flow: Flow,
     outcome: Outcome,
@@ -280,7 +278,7 @@ impl Seen {
     }
 
     fn count(&mut self, number: u64) {
-        // Far more than any flow sends: what is higher has been damaged unseen.
+        // Far more than any flow sends: a higher number is undetected damage.
         const NUMBER_MAX: u64 = 1 << 32;
         if number >= NUMBER_MAX {
             return;
@@ -386,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn arrivals_are_told_apart() {
+    fn arrivals_are_distinguished() {
         let mut seen = seen();
         for number in [0, 1, 4, 2, 2, 3, 5, u64::MAX] {
             seen.count(number);

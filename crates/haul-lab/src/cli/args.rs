@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 pub struct StartArgs {
     /// A scenario file (TOML), or the name of a built-in scenario (see `scenarios`)
     pub scenario: String,
-    /// What emulates the path
+    /// The emulator of the path
     #[arg(long, value_enum, default_value = "tun")]
     pub emulator: Engine,
     /// Start even if this machine cannot emulate the rate

@@ -1,7 +1,7 @@
 //! `up` and `down`: labs in the background.
 //!
 //! `up` starts its own command line again, detached from the terminal, and waits until the lab
-//! stands. The process left behind holds the lab until it is told to end.
+//! stands. The process left behind holds the lab until it receives a signal.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Command, ExitCode, Stdio};
@@ -16,10 +16,10 @@ use crate::lab::Lab;
 use crate::report::Report;
 use crate::state::{LabDir, State};
 
-/// How the line begins with which the background process says that the lab stands.
+/// The start of the line by which the background process reports that the lab is up.
 const READY: &str = "ready: ";
 
-/// And how the text begins with which it says that it does not.
+/// The start of the text by which it reports a failure.
 const FAILED: &str = "failed: ";
 
 /// How often a lab in the background writes its counters.
@@ -84,13 +84,13 @@ pub(super) fn find(name: Option<&str>) -> Result<(LabDir, State)> {
     }
 }
 
-/// Labs whose process runs; what the others have left is cleaned up.
+/// Returns labs whose process runs, and cleans up after the others.
 fn alive() -> Result<Vec<LabDir>> {
     LabDir::sweep()?;
     LabDir::all()
 }
 
-/// Starts this command again in the background, and waits until it says that the lab stands.
+/// Starts this command again in the background, and waits until it reports that the lab is up.
 fn detach() -> Result<()> {
     let program = std::env::current_exe().context("cannot find this program")?;
     let mut child = Command::new(program)
@@ -148,7 +148,7 @@ fn hold(args: &UpArgs) -> Result<()> {
     Ok(())
 }
 
-/// Tells the waiting command that the lab stands, and lets go of its terminal and directory.
+/// Notifies the waiting command that the lab is up, and releases its terminal and directory.
 fn announce(lab: &Lab, hosts: &str) -> Result<()> {
     let log = std::fs::OpenOptions::new()
         .create(true)

@@ -12,7 +12,7 @@ use crate::lab::Engine;
 use crate::out;
 use crate::scenario::Scenario;
 
-/// What is checked when no scenario is named.
+/// The scenarios to check by default.
 const EXAMPLE: &str = "[path]\nrate = \"1Gbit\"\nrtt = \"20ms\"\nloss = 1e-3";
 
 #[derive(Serialize)]
@@ -24,7 +24,7 @@ struct Calibration {
     ceilings: Option<Ceilings>,
 }
 
-/// What the kernel's netem makes of the same scenario.
+/// The same scenario emulated by the kernel's netem.
 #[derive(Serialize)]
 struct Netem {
     path: PathCheck,

@@ -15,7 +15,7 @@ use super::background;
 use super::notes::cannot_run;
 use crate::lab::environment;
 
-/// What a shell answers when there is no such command.
+/// A shell's exit status for an unknown command.
 const NOT_FOUND: u8 = 127;
 
 pub(super) fn exec(args: &ExecArgs) -> Result<ExitCode> {

@@ -1,4 +1,4 @@
-//! What the user must know about a lab and about a program that did not start.
+//! Notes for the user about a lab and about a program that did not start.
 
 use std::ffi::OsStr;
 use std::io;

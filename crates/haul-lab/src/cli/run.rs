@@ -19,7 +19,7 @@ use crate::state::LabDir;
 /// How long commands may take to end once they are asked to.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What a shell adds to the number of the signal that ended a command.
+/// A shell's exit status for a command that a signal ended, less the signal's number.
 const BY_SIGNAL: i32 = 128;
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
@@ -50,8 +50,8 @@ pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     Ok(ExitCode::from(u8::try_from(code & 0xff).unwrap_or(1)))
 }
 
-/// What runs: the scenario's commands; with a command from the command line, only those of them in
-/// the background, and then this.
+/// The commands to run: the scenario's; with a command from the command line, only the scenario's
+/// background commands, and then this.
 fn runs(scenario: &Scenario, args: &RunArgs) -> Vec<Job> {
     let own = |job: &Run| Job {
         host: job.host.clone(),
@@ -84,7 +84,7 @@ struct Job {
     after: Duration,
 }
 
-/// A lab and what runs in it.
+/// A lab and its processes.
 struct Session {
     lab: Lab,
     signals: Signals,

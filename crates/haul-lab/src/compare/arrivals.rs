@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use haul_io::netns::NetNs;
 
-/// A control conversation sends less than this in a round trip; whoever sends more has begun.
+/// A control conversation sends less than this in a round trip; more means that the transfer has
+/// begun.
 const BEGUN_BYTES: u64 = 12_000;
 /// "A round trip" is at least this long, s: samples are no closer than 1 ms.
 const AHEAD_S_MIN: f64 = 0.005;
@@ -18,7 +19,7 @@ const WINDOW_S_MIN: f64 = 0.01;
 const REACHED: f64 = 0.9;
 pub(crate) const DAY_S: f64 = 86_400.0;
 
-/// When a transfer is over, if its tool says that it took some seconds.
+/// The end of a transfer, if its tool reports a duration in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Ends {
     /// That long after its first byte.
@@ -26,8 +27,8 @@ pub enum Ends {
     /// With the last byte that comes, and not before: everything that is sent counts. A tool that
     /// sees its first byte late, because it reads in large pieces, gains nothing by it.
     LastByte,
-    /// At this time of the machine's clock, seconds since midnight, UTC: what the tool says
-    /// includes a conversation before.
+    /// At this time of the machine's clock, seconds since midnight, UTC: the tool's own duration
+    /// includes a control conversation before.
     At(f64),
 }
 
@@ -66,8 +67,8 @@ impl Arrivals {
         Duration::from_secs_f64((rtt_s / 10.0).clamp(0.001, 0.005))
     }
 
-    /// From the first payload on; `None` where nothing came. `reported_s`: how long its tool says
-    /// that it took.
+    /// From the first payload on; `None` if nothing arrived. `reported_s`: the duration that its
+    /// tool reports.
     pub fn transfer(&self, rtt_s: f64, reported_s: f64, ends: Ends) -> Option<Transfer<'_>> {
         let ahead = rtt_s.max(AHEAD_S_MIN);
         let begin = self.samples.windows(2).find(|pair| {

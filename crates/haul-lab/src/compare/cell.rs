@@ -10,11 +10,11 @@ use crate::scenario::unit::{Probability, Rate, Span};
 /// One path.
 #[derive(Clone, Debug)]
 pub struct Cell {
-    /// What it is called in the results.
+    /// Its name in the results.
     pub name: String,
-    /// What is emulated.
+    /// The emulated path.
     pub scenario: Scenario,
-    /// By whom.
+    /// By which emulator.
     pub engine: Engine,
     /// It comes from the matrix of figures, not from a scenario.
     pub in_matrix: bool,
@@ -98,8 +98,8 @@ impl Cell {
         lost + link.corrupt * (1.0 - lost)
     }
 
-    /// The most payload per second, in bits: the rate, less headers, less what is lost (DESIGN §9).
-    /// `header_bytes` is what each full IP packet holds besides payload.
+    /// The most payload per second, in bits: the rate, less headers, less losses (DESIGN §9).
+    /// `header_bytes` is the overhead of each full IP packet.
     pub fn ceiling_bps(&self, header_bytes: u16) -> Option<f64> {
         let mtu = f64::from(self.scenario.mtu);
         let wire = mtu + f64::from(self.scenario.forward.overhead_bytes);
@@ -109,8 +109,8 @@ impl Cell {
             .map(|rate| rate as f64 * payload / wire * (1.0 - self.loss()))
     }
 
-    /// The ceiling beside something that offers `offered_bps` of IP packets without a control: of
-    /// what it leaves.
+    /// The ceiling of the remaining rate beside `offered_bps` of IP packets without congestion
+    /// control.
     pub fn left_beside(&self, offered_bps: f64, header_bytes: u16) -> Option<f64> {
         #[expect(clippy::cast_precision_loss, reason = "rates are far below 2^53")]
         let rate_bps = self.rate_bps()? as f64;

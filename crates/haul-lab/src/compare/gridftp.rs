@@ -12,12 +12,12 @@ use super::plan::{Load, Plan, Reported};
 use super::programs::in_path;
 use crate::driver::DRIVER;
 
-/// What carries the data.
+/// The transport of the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stack {
-    /// With the buffers that the lab gives to hosts, which hold any of its paths.
+    /// With the buffer sizes of the lab's hosts, which suffice for any of its paths.
     Tcp,
-    /// With those that Linux gives.
+    /// With the defaults of Linux.
     TcpUntuned,
     Udt,
     HaulTcp,
@@ -54,10 +54,10 @@ finish() {
 trap finish TERM
 wait $server
 "#;
-/// The client on host `a`, with a server of its own: it asks the two servers to send to each other.
-/// Debian's UDT driver notices the end of a transfer at the next of its looks, one every 10 s: so
-/// the client waits for the log of host `b`'s server, which does not count a transfer whose
-/// breaking-off it takes for a failure, and says itself when it ended.
+/// The client on host `a`, with a server of its own: it requests a transfer between the two
+/// servers. Debian's UDT driver notices the end of a transfer by polling every 10 s. So the client
+/// waits for the log of host `b`'s server, which does not count a transfer whose abort it takes for
+/// a failure, and records the end itself.
 const CLIENT: &str = r#"
 dir=$1 seconds=$2 streams=$3
 shift 3
@@ -100,8 +100,8 @@ impl Stack {
         }
     }
 
-    /// What each full IPv4 packet holds besides payload: as TCP, as UDT, or UDT with a tagged DDP
-    /// header and a CRC.
+    /// Overhead of each full IPv4 packet: as TCP, as UDT, or UDT with a tagged DDP header and a
+    /// CRC.
     pub(super) fn header_bytes(self) -> u16 {
         match self {
             Self::Tcp | Self::TcpUntuned | Self::HaulTcp => 20 + 20 + 12,
@@ -189,12 +189,12 @@ impl Stack {
         })
     }
 
-    /// Reads what the server on host `b` printed. What Longhaul's driver says of itself must say
-    /// that it carried it.
+    /// Parses the output of the server on host `b`. The report of Longhaul's driver must show that
+    /// it carried the transfer.
     ///
-    /// The client breaks the transfer off when its time is over. Host `b` hears of it half a round
-    /// trip later, and counts what has come by then; if it logs the end before, the transfer has
-    /// come to its end by itself.
+    /// The client aborts the transfer when its time is over. Host `b` receives the abort half an
+    /// RTT later, and counts the bytes so far; if it logs the end before, the transfer was
+    /// complete.
     pub(super) fn reported(self, server: &str, rtt_s: f64) -> Result<Reported> {
         let Stored { bytes, begin, end } = stored(server)?;
         let since = |moment: f64| (moment - begin).rem_euclid(DAY_S);

@@ -1,4 +1,4 @@
-//! The command lines of a run, and what a tool reports of it.
+//! The command lines of a run, and the report of a tool.
 
 use std::ffi::OsString;
 
@@ -13,7 +13,7 @@ pub enum Load {
     Bytes(u64),
 }
 
-/// The two command lines of a run, and how to tell that the server is ready.
+/// The two command lines of a run, and how to detect that the server is ready.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The command line on host `b`.
@@ -28,7 +28,7 @@ pub struct Plan {
     pub server_ends: bool,
 }
 
-/// What a tool says of its run.
+/// A tool's report on its run.
 #[derive(Clone, Debug)]
 pub struct Reported {
     /// Payload that was received.
@@ -37,7 +37,7 @@ pub struct Reported {
     pub seconds: f64,
     /// When its arrivals are over.
     pub ends: Ends,
-    /// Payload sent again.
+    /// Payload retransmitted.
     pub resent_bytes: f64,
     /// Payload received by time: the length of a span in seconds, and each span's bytes.
     pub spans: Vec<(f64, f64)>,
@@ -64,7 +64,7 @@ impl Reported {
         }
     }
 
-    /// What had come by a time, within a span in proportion.
+    /// Returns the bytes that had arrived by a time, interpolated within a span.
     fn bytes_by(&self, time: f64) -> f64 {
         let mut left = time;
         let mut bytes = 0.0;

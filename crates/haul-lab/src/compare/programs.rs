@@ -1,4 +1,4 @@
-//! Where the programs are that a comparison runs.
+//! Paths of the programs that a comparison runs.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ pub struct Programs {
     pub xio_driver: Option<PathBuf>,
 }
 
-/// Where the programs are.
+/// Paths of the programs.
 #[derive(Clone, Debug)]
 pub struct Resolved {
     /// The `haul` that is measured.
@@ -31,7 +31,7 @@ pub struct Resolved {
 }
 
 impl Programs {
-    /// Looks for the programs whose paths were not given.
+    /// Searches for the programs whose paths are not set.
     #[must_use]
     pub fn resolve(&self) -> Resolved {
         let found = |name| beside(name).or_else(|| in_path(name));

@@ -1,5 +1,4 @@
-//! What is kept of a comparison: every run, the medians, and what they were measured on. This is
-//! `results.json`.
+//! The record of a comparison, `results.json`: every run, the medians, and the machine.
 
 use std::process::ExitCode;
 
@@ -79,14 +78,13 @@ pub struct CellRecord {
 pub struct ToolRecord {
     /// Its name on the command line.
     pub tool: String,
-    /// It was told the rate.
+    /// It received the rate as an option.
     pub declared: bool,
     /// The most payload per second that the path can carry, bits per second.
     pub ceiling_bps: Option<f64>,
     /// The median of each figure by itself.
     pub median: Option<Figures>,
-    /// What the median falls short of; `None` where nothing was asked for, empty where nothing
-    /// falls short.
+    /// The requirements that the median misses; `None` if there are none, empty if it meets all.
     pub shortfalls: Option<Vec<String>>,
     /// Every run, in order.
     pub runs: Vec<RunRecord>,
@@ -98,17 +96,17 @@ pub struct RunRecord {
     repetition: u16,
     /// The share of the processors that others kept busy just before.
     load_before: f64,
-    /// What was measured; `None` if the run failed.
+    /// The measurement; `None` if the run failed.
     pub figures: Option<Figures>,
     /// Why the run failed.
     pub error: Option<String>,
-    /// What makes the emulation not quite what was asked for.
+    /// Deviations of the emulation from its scenario.
     pub warnings: Vec<String>,
-    /// What the emulated path did.
+    /// Counters of the emulated path.
     pub path: Option<PathCounts>,
 }
 
-/// What the emulated path did, in wire packets from `a` to `b` unless said otherwise.
+/// Counters of the emulated path, in wire packets from `a` to `b` unless stated otherwise.
 #[derive(Clone, Debug, Serialize)]
 pub struct PathCounts {
     offered: u64,
@@ -124,7 +122,7 @@ pub struct PathCounts {
     emulator_cpu_s: f64,
 }
 
-/// What was measured in one run, or the medians of several. Processor times are per 10⁹ bytes of
+/// The measurement of one run, or the medians of several. Processor times are per 10⁹ bytes of
 /// payload.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Figures {
@@ -140,7 +138,7 @@ pub struct Figures {
     pub ceiling_share: Option<f64>,
     /// The same share, with the time left out that the ramp may take.
     pub after_ramp_share: Option<f64>,
-    /// Payload sent again, by payload received.
+    /// Payload retransmitted, divided by payload received.
     pub resent_share: f64,
     /// Until nine tenths of the final rate.
     pub ramp_ms: Option<f64>,
@@ -162,7 +160,7 @@ pub struct Figures {
     pub arrived_by_100ms: Vec<u64>,
 }
 
-/// What a run gives before it becomes figures.
+/// The raw result of a run.
 #[derive(Debug)]
 pub(crate) struct Measured {
     pub(super) reported: Reported,
@@ -170,7 +168,7 @@ pub(crate) struct Measured {
     pub(super) a: Ended,
     pub(super) b: Ended,
     pub(super) machine_s: f64,
-    /// How long the tool was to send, where it was told a time.
+    /// The time to send, for tools with such an option.
     pub(super) sends_s: Option<f64>,
 }
 

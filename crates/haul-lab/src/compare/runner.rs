@@ -1,5 +1,4 @@
-//! One run: a fresh lab, a server on host `b`, a client on host `a`, and everything that is counted
-//! meanwhile.
+//! One run: a fresh lab, a server on host `b`, a client on host `a`, and all counters.
 
 use std::ffi::OsString;
 use std::process::Stdio;
@@ -25,14 +24,14 @@ use crate::lab::topology::WAN;
 use crate::lab::{Engine, Lab};
 use crate::report::Report;
 
-/// A server that does not listen by then never will.
+/// Timeout for a server to listen.
 const READY: Duration = Duration::from_secs(5);
-/// How long a process may take to end once it is asked to, or once its peer has.
+/// Timeout for a process to end after a signal, or after its peer has ended.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// What a run may take beyond the time that it sends: connecting, and a queue that drains.
+/// Time for a run beyond its sending time: connecting, and a queue that drains.
 const SLACK: Duration = Duration::from_secs(20);
 
-/// What is the same in all runs.
+/// The common parameters of all runs.
 #[derive(Debug)]
 pub struct Runner<'a> {
     /// The programs that runs start.
@@ -45,19 +44,19 @@ pub struct Runner<'a> {
     pub settle: Duration,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Debug)]
 pub enum Outcome {
-    /// It was tried.
+    /// It ran, or failed.
     Ran(Box<RunRecord>),
-    /// This process was asked to end, by the signal of this number.
+    /// This process received this signal to end.
     Interrupted(i32),
 }
 
 /// Why there are no figures.
 #[derive(Debug)]
 pub enum Stop {
-    /// This process was asked to end, by the signal of this number.
+    /// This process received this signal to end.
     Interrupted(i32),
     /// Something failed.
     Failed(anyhow::Error),
@@ -69,7 +68,7 @@ impl<E: Into<anyhow::Error>> From<E> for Stop {
     }
 }
 
-/// A server and a client that have ended, and what was counted meanwhile.
+/// A server and a client that have ended, and the counters meanwhile.
 #[derive(Debug)]
 pub(crate) struct Watched {
     pub(crate) server: Running,
@@ -89,7 +88,7 @@ pub struct Running {
 }
 
 impl Runner<'_> {
-    /// The tools that can run here, and why the others cannot; says so.
+    /// Returns the tools that can run here, and prints why the others cannot.
     pub(crate) fn available(&self, tools: Vec<Tool>) -> (Vec<Tool>, Vec<Skipped>) {
         let mut skipped = Vec::new();
         let mut found = Vec::new();
@@ -238,8 +237,22 @@ impl Runner<'_> {
         })
     }
 
-    /// Asks until there is an answer. Gives up when the process ends, when it takes too long, and
-    /// when this process is asked to end.
+    /// The same for TCP, at most for `limit`.
+    pub(crate) fn listening_within(
+        &self,
+        lab: &Lab,
+        host: &str,
+        port: u16,
+        server: &mut Running,
+        limit: Duration,
+    ) -> Result<(), Stop> {
+        self.until(server, "the server", limit, |_| {
+            Ok(listens(lab.host(host)?.netns(), port, false)?.then_some(()))
+        })
+    }
+
+    /// Polls until there is an answer. Gives up when the process ends, at the timeout, and when
+    /// this process receives a signal to end.
     pub fn until<T>(
         &self,
         running: &mut Running,
@@ -285,21 +298,32 @@ impl Runner<'_> {
         self.wait(running, limit)
     }
 
-    /// Waits for a process, ends it when it takes too long, and gives up when this process is asked
-    /// to end.
+    /// Waits for a process, ends it at the timeout, and gives up when this process receives a
+    /// signal to end.
     pub fn wait(&self, running: &mut Running, limit: Duration) -> Result<Ended, Stop> {
+        self.wait_at_most(running, limit)?.ok_or_else(|| {
+            Stop::Failed(anyhow!(
+                "was ended because it took more than {} s",
+                limit.as_secs()
+            ))
+        })
+    }
+
+    /// As [`wait`](Self::wait); `None` if it took too long and was ended.
+    pub(crate) fn wait_at_most(
+        &self,
+        running: &mut Running,
+        limit: Duration,
+    ) -> Result<Option<Ended>, Stop> {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(ended) = running.process.try_wait()? {
-                return Ok(ended);
+                return Ok(Some(ended));
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 running.process.signal(Signal::KILL)?;
-                return Err(Stop::Failed(anyhow!(
-                    "was ended because it took more than {} s",
-                    limit.as_secs()
-                )));
+                return Ok(None);
             }
             // A child's end wakes this up; the limit is for those that ended before the wait began.
             let caught = self.signals.wait(left.min(Duration::from_millis(100)))?;
@@ -324,7 +348,7 @@ impl Runner<'_> {
     pub fn limit(&self, cell: &Cell) -> Duration {
         let sending = match (self.load, cell.rate_bps()) {
             (Load::Seconds(seconds), _) => Duration::from_secs(seconds.into()),
-            // Whatever moves a hundredth of what the path could, or 10 Mb/s, is let finish.
+            // A tool that reaches a hundredth of the path's rate, or 10 Mb/s, may finish.
             (Load::Bytes(bytes), rate) => {
                 Duration::from_secs(bytes * 8 / (rate.unwrap_or(0) / 100).max(10_000_000))
             }
@@ -339,17 +363,17 @@ impl Running {
         Ok(self.process.try_wait()?.is_some())
     }
 
-    /// What it has printed so far.
+    /// Its stdout so far.
     pub fn stdout(&self) -> String {
         contents(&self.stdout)
     }
 
-    /// What it has printed to stderr so far.
+    /// Its stderr so far.
     pub fn stderr(&self) -> String {
         contents(&self.stderr)
     }
 
-    /// What it said last, or else how it ended.
+    /// Its last line, or otherwise its exit status.
     pub fn failure(&self, who: &str, ended: &Ended) -> anyhow::Error {
         let said = contents(&self.stderr) + &contents(&self.stdout);
         let json: Option<serde_json::Value> = serde_json::from_str(&said).ok();
@@ -362,7 +386,7 @@ impl Running {
     }
 }
 
-/// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that look up
+/// Starts a program on a host. `$LAB_…` words are replaced by addresses, for programs that resolve
 /// no names.
 pub fn spawn(lab: &Lab, host: &str, line: &[OsString]) -> Result<Running> {
     let [program, arguments @ ..] = line else {
@@ -403,7 +427,7 @@ fn contents(file: &OwnedFd) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// Whether somebody listens on the port.
+/// Returns whether a process listens on the port.
 fn listens(netns: &NetNs, port: u16, udp: bool) -> Result<bool> {
     let files: &[&str] = if udp {
         &["udp", "udp6"]

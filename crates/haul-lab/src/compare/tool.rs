@@ -1,4 +1,4 @@
-//! The programs that are compared: how each is started, and what its own output says.
+//! The programs that are compared: how each is started, and how its output is parsed.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::plan::{Load, Plan, Reported};
 use super::programs::Resolved;
 use crate::scenario::unit::{Rate, Span};
 
-/// Where `iperf3` listens unless it is told otherwise.
+/// The default port of `iperf3`.
 pub const IPERF_PORT: u16 = 5201;
 
 /// One program with its options.
@@ -36,7 +36,7 @@ enum Kind {
     Iperf {
         congestion: String,
     },
-    /// Datagrams at a rate, whatever becomes of them.
+    /// Datagrams at a fixed rate.
     Udp {
         rate: Rate,
     },
@@ -44,7 +44,7 @@ enum Kind {
     Gridftp(Stack),
 }
 
-/// What sets the rate of a UDT channel.
+/// The rate control of a UDT channel.
 #[derive(Clone, Debug, PartialEq)]
 enum Control {
     Default,
@@ -134,8 +134,8 @@ impl Tool {
         Some(payload_bps * f64::from(mtu) / f64::from(mtu - self.header_bytes()))
     }
 
-    /// What each full IPv4 packet holds besides payload: IP and UDP and UDT's header, or IP and TCP
-    /// with time stamps.
+    /// Overhead of each full IPv4 packet: IP and UDP and UDT's header, or IP and TCP with time
+    /// stamps.
     pub fn header_bytes(&self) -> u16 {
         match self.kind {
             Kind::Udp { .. } => 20 + 8,
@@ -258,7 +258,7 @@ impl Tool {
         plan_iperf(programs, "b", self.streams, options, load, port)
     }
 
-    /// Reads what the two ends printed.
+    /// Parses the output of both ends.
     pub fn reported(&self, server: &str, client: &str, cell: &Cell) -> Result<Reported> {
         let reported = match self.kind {
             Kind::HaulUdt { .. } | Kind::HaulTcp { .. } => reported_haul(client),
@@ -277,7 +277,7 @@ impl Tool {
 }
 
 impl Kind {
-    /// The kinds whose names say more than what they are.
+    /// The kinds whose names include parameters.
     fn parse(name: &str) -> Option<Self> {
         if let Some(control) = name.strip_prefix("haul-udt-") {
             let control = Control::Named(control.into());
@@ -350,7 +350,7 @@ fn plan_libudt(programs: &Resolved, cell: &Cell, load: Load, port: u16) -> Resul
     let Load::Seconds(seconds) = load else {
         bail!("libudt sends for a time only");
     };
-    // Two bandwidth-delay products and then some, or what a fast machine needs without a delay.
+    // Two bandwidth-delay products with a margin, or as much as a fast machine needs without delay.
     let packets = cell.bdp_bytes().unwrap_or(0.0) * 2.0 / f64::from(cell.scenario.mtu);
     let window = format!("{:.0}", packets.max(25_600.0));
     let (port_text, mtu) = (port.to_string(), cell.scenario.mtu.to_string());
@@ -403,8 +403,8 @@ fn reported_iperf(client: &str, rtt_s: f64) -> Result<Reported> {
     let (sent, received) = (&json["end"]["sum_sent"], &json["end"]["sum_received"]);
     Ok(Reported {
         bytes: count(&received["bytes"])?,
-        // The server's clock starts when it tells the client to send: the first byte comes a round
-        // trip later.
+        // The server's clock starts when it requests data from the client: the first byte arrives a
+        // round trip later.
         seconds: (number(&received["seconds"])? - rtt_s).max(number(&sent["seconds"])?),
         ends: Ends::Reported,
         resent_bytes: number(&sent["retransmits"])? * number(&json["start"]["tcp_mss_default"])?,
@@ -412,7 +412,7 @@ fn reported_iperf(client: &str, rtt_s: f64) -> Result<Reported> {
     })
 }
 
-/// What the server received, by time: each span's seconds and bytes.
+/// The server's received bytes by time: each span's seconds and bytes.
 pub fn iperf_spans(client: &Value) -> Result<Vec<(f64, f64)>> {
     let spans = client["server_output_json"]["intervals"].as_array();
     let spans = spans.map(Vec::as_slice).unwrap_or_default();
@@ -510,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_is_run() {
+    fn names_select_the_command() {
         let parse = |name: &str| Tool::parse(name).unwrap();
         let control = Control::Default;
         assert_eq!(parse("haul-udt").kind, Kind::HaulUdt { control });

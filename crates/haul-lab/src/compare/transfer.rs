@@ -9,11 +9,11 @@ use super::runner::{Runner, Stop};
 use crate::lab::Lab;
 use crate::lab::topology::LAN;
 
-/// What a client takes at most until the transfer begins: s, and round trips of its conversation
+/// The longest time until a client's transfer begins: seconds, and round trips of its conversation
 /// with the servers.
 const START_S: f64 = 0.5;
 const START_RTTS: f64 = 15.0;
-/// What a transfer may take beyond its time: its log is waited for.
+/// Time for a transfer beyond its duration, to wait for its log.
 const SLACK: Duration = Duration::from_secs(30);
 /// Spans of [`transfer`], s.
 const SPAN_S: f64 = 0.1;

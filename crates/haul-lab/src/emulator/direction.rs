@@ -1,5 +1,5 @@
-//! The loop of one direction: deliver what is due, take what has arrived, sleep until one or the
-//! other.
+//! The loop of one direction: deliver packets that are due, take packets that have arrived, sleep
+//! until either happens.
 
 use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,19 +22,18 @@ use crate::scenario::Direction;
 /// Counters are published at most this often.
 const PUBLISH_NS: u64 = 20_000_000;
 
-/// A run is delivered this much early rather than another wait too late: a wait costs more than
-/// this.
+/// A run may be delivered this much early, because another wait would take longer.
 const EARLY_NS: u64 = 20_000;
 
-/// The kernel takes its time to wake a thread; this much at most is made up for by waking early.
+/// Most wake-up latency of the kernel that is compensated by waking early.
 const WAKE_NS_MAX: u64 = 100_000;
 
-/// What a direction is started with.
+/// The parameters of a direction.
 pub(super) struct Setup {
     pub(super) direction: Direction,
     pub(super) seed: u64,
     pub(super) run_ns_max: u64,
-    /// While packets are many, the thread wakes up this often.
+    /// The wake-up interval while packets are frequent.
     pub(super) rest_ns: u64,
     pub(super) pool_bytes: usize,
     pub(super) from: Arc<Tun>,
@@ -52,11 +51,11 @@ pub(super) struct Loop {
     clock: Clock,
     pool: Pool,
     schedule: Schedule,
-    /// Where a packet that is damaged or marked is put together.
+    /// Buffer for packets that are damaged or marked.
     scratch: Vec<u8>,
     head: [u8; HEAD_MAX],
     stats: DirectionStats,
-    /// How late the kernel wakes this thread at the least, of late.
+    /// The smallest wake-up latency of this thread of late, ns.
     wake_ns: u64,
     /// When the last wait ended.
     rested_ns: u64,
@@ -87,7 +86,7 @@ impl Loop {
     }
 
     pub(super) fn run(mut self) {
-        // Both are refused to some users; calibration shows what is lost by it.
+        // Both are refused to some users; calibration shows the effect.
         let _ = set_timer_slack_ns(1);
         let _ = priority::take_precedence();
         loop {
@@ -200,8 +199,8 @@ impl Loop {
         let rest_ns = self.rested_ns + self.setup.rest_ns;
         let rest_ns = rest_ns.saturating_sub(asleep_ns + self.wake_ns);
         let (watched, wait_ns) = if rest_ns > 0 {
-            // Packets are many: let some of them come together, as a network card does that
-            // moderates its interrupts.
+            // Packets are frequent: collects some of them, as a network card with interrupt
+            // moderation does.
             (&mut polled[..1], Some(rest_ns))
         } else {
             (&mut polled[..], self.wait_ns(asleep_ns))
@@ -220,7 +219,7 @@ impl Loop {
         !stop.is_empty() || from.contains(PollFlags::ERR)
     }
 
-    /// How long until there is something to do, if that is known.
+    /// Returns the time until the next due run, if there is one.
     fn wait_ns(&self, now_ns: u64) -> Option<u64> {
         match self.schedule.due_ns() {
             Some(due_ns) => Some(due_ns.saturating_sub(now_ns + self.wake_ns)),

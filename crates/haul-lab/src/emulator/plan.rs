@@ -1,4 +1,4 @@
-//! The fates of a super-packet's wire packets, made into runs.
+//! Turns the fates of a super-packet's wire packets into runs.
 
 use haul_netem::{Fate, Link};
 
@@ -6,12 +6,12 @@ use super::pool::Ticket;
 use super::schedule::{Run, Schedule};
 use crate::packet::Packet;
 
-/// Decides what becomes of a super-packet that arrives now. Answers how many runs were scheduled
-/// under `ticket`.
+/// Decides the fate of a super-packet that arrives now. Returns how many runs were scheduled under
+/// `ticket`.
 ///
-/// Neighbours that survive are joined as long as they belong together in time: no more than
-/// `run_ns_max` between the first and the last, all marked or none, and none held back to be
-/// overtaken. A damaged wire packet, and a second copy, go alone.
+/// Surviving neighbours are joined if they are close in time: no more than `run_ns_max` between the
+/// first and the last, all marked or none, and none held back to be overtaken. A damaged wire
+/// packet, and a second copy, go alone.
 pub(super) fn plan(
     link: &mut Link,
     overhead_bytes: u32,

@@ -1,9 +1,9 @@
 //! The bytes of the packets in flight, in buffers that are used again.
 //!
-//! Buffers come in a few sizes, so that a path full of acknowledgements does not take a
-//! super-packet's room for each. The one that was given back last is used first: its memory is the
-//! most likely to be in the cache. Memory grows to what the path needs, up to a limit, and is then
-//! kept, until packets of another size need it.
+//! Buffers come in a few sizes, so that an acknowledgement does not occupy a super-packet's buffer.
+//! The buffer that was freed last is used first, because its memory is most likely in the cache.
+//! Memory grows to the path's need, up to a limit, and is kept until packets of another size need
+//! it.
 
 use haul_io::tun::TUN_PACKET_MAX;
 
@@ -35,7 +35,7 @@ pub(super) struct Ticket(u32);
 struct Buffer {
     bytes: Box<[u8]>,
     size: usize,
-    /// What it holds, if anything.
+    /// Its content, if any.
     held: Option<Held>,
 }
 
@@ -60,7 +60,7 @@ impl Pool {
         }
     }
 
-    /// Room for any packet. What was read into it before is overwritten.
+    /// Returns a buffer for any packet, which overwrites the one read before.
     pub(super) fn landing(&mut self) -> &mut [u8] {
         &mut self.landing
     }
@@ -117,7 +117,7 @@ impl Pool {
             return;
         }
         if buffer.bytes.len() == self.landing.len() {
-            // Both hold any packet: trade them instead of copying.
+            // Both hold any packet: swaps them instead of copying.
             let trade = std::mem::take(&mut self.landing).into_boxed_slice();
             self.landing = std::mem::replace(&mut buffer.bytes, trade).into_vec();
         } else {

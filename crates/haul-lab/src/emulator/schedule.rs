@@ -1,4 +1,4 @@
-//! What is to be delivered, in the order of time.
+//! Packets to deliver, in the order of time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -14,7 +14,7 @@ pub(super) struct Run {
     pub(super) ticket: Ticket,
     pub(super) first: u16,
     pub(super) end: u16,
-    /// Those that are ECN-capable say that there is congestion.
+    /// ECN-capable ones are marked with congestion.
     pub(super) marked: bool,
     pub(super) damaged: bool,
 }

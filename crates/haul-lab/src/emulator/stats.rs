@@ -1,19 +1,19 @@
-//! What the emulator counts.
+//! Counters of the emulator.
 
 use haul_netem::LinkStats;
 
 /// The counters of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DirectionStats {
-    /// What the link did, per wire packet.
+    /// The link's counters, per wire packet.
     pub link: LinkStats,
     /// Packets read from the device, super-packets counted once.
     pub packets_read: u64,
     /// Packets written to the other device, super-packets counted once.
     pub packets_written: u64,
-    /// Wire packets dropped because the emulator had no room: its fault, not the path's.
+    /// Wire packets dropped because the emulator had no memory: its fault, not the path's.
     pub overruns: u64,
-    /// Packets that could not be understood, and those that the other device refused.
+    /// Packets that could not be parsed, and those that the other device refused.
     pub refused: u64,
     /// How late packets were delivered.
     pub lateness: Lateness,
@@ -62,7 +62,7 @@ impl Lateness {
         0
     }
 
-    /// What has been recorded since `earlier`.
+    /// Returns the counts since `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         Self {

@@ -106,7 +106,7 @@ mod tests {
     use crate::scenario::Scenario;
 
     #[test]
-    fn a_path_is_said_in_the_words_of_tc() {
+    fn a_path_is_written_in_the_terms_of_tc() {
         let text = "[path]\nrate = \"1Gbit\"\nrtt = \"20ms\"\njitter = \"1ms\"\nloss = 0.01\nqueue = \"100packets\"";
         let scenario = Scenario::parse("test", text).unwrap();
         let words = arguments(&scenario.forward).unwrap().join(" ");

@@ -1,4 +1,4 @@
-//! The right to make namespaces and TUN devices, and what to do without it.
+//! The right to create namespaces and TUN devices, and the remedy without it.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use rustix::thread::CapabilitySet;
 /// of their own, which works only before the process has started other threads.
 ///
 /// # Errors
-/// One line that says what to do.
+/// The remedy, in one line.
 pub fn acquire() -> Result<()> {
     rustix::fs::open(TUN_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| tun_error(&error.into()))?;
@@ -24,7 +24,7 @@ pub fn acquire() -> Result<()> {
     netns::become_root_in_user_namespace().map_err(|error| user_namespace_error(&error))
 }
 
-/// What to say when the TUN device cannot be opened.
+/// Returns the error message for a TUN device that cannot be opened.
 pub(super) fn tun_error(error: &io::Error) -> Error {
     match error.kind() {
         io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Making what a plan asks for: devices with the `ip` program, kernel parameters by their files.
+//! Creates the topology: devices with the `ip` program, kernel parameters by their files.
 
 use std::io::Write;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::topology::{Cable, HostPlan, Plan, WAN};
 use super::{Emulators, Host, Lab, kernel, privilege};
 use crate::emulator::Emulator;
 
-/// What every host is tuned to, so that the path is what limits a transfer.
+/// Tuning of every host, so that the path limits a transfer.
 const TUNING: [(&str, &str); 10] = [
     ("net.ipv4.tcp_rmem", "4096 131072 536870912"),
     ("net.ipv4.tcp_wmem", "4096 65536 536870912"),
@@ -85,13 +85,13 @@ pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
     let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
     join(a, WAN, b, WAN)?;
     for end in [a, b] {
-        // Where the kernel refuses, both ends do without, whatever runs between them.
+        // If the kernel refuses, both ends work without it, with every emulator.
         let _ = end.run(|| device::set_gro(WAN, true))?;
     }
     configure(lab, plan, &plan.cables)
 }
 
-/// Packets dropped on their way into the emulator, on this host.
+/// Packets of this host dropped before the emulator.
 pub(super) fn device_drops(netns: &NetNs, devices: &[String]) -> u64 {
     let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
     let Ok(Ok(text)) = netns.run(read) else {
@@ -131,7 +131,7 @@ fn configure(lab: &Lab, plan: &Plan, cables: &[Cable]) -> Result<()> {
     Ok(())
 }
 
-/// Inside a host: addresses, routes, offloads, and what the scenario wants of the kernel.
+/// Inside a host: addresses, routes, offloads, and the scenario's kernel settings.
 fn bring_up(lab: &Lab, host: &Host, plan: &HostPlan) -> Result<()> {
     let name = &host.name;
     ip_batch(&plan.batch).with_context(|| format!("cannot set up host {name}"))?;
@@ -146,9 +146,9 @@ fn bring_up(lab: &Lab, host: &Host, plan: &HostPlan) -> Result<()> {
     Ok(())
 }
 
-/// What hosts use where the kernel does not let a namespace choose the lab's congestion control:
-/// only the machine's own default, and what `net.ipv4.tcp_allowed_congestion_control` lists, can be
-/// one's default.
+/// The hosts' congestion control if the kernel does not let a namespace choose the lab's: only the
+/// machine's own default, and what `net.ipv4.tcp_allowed_congestion_control` lists, can be one's
+/// default.
 pub(super) fn other_congestion_control(netns: &NetNs) -> Option<String> {
     let path = format!("/proc/sys/{}", CONGESTION_CONTROL.0.replace('.', "/"));
     let used = netns.run(|| std::fs::read_to_string(path)).ok()?.ok()?;
@@ -168,7 +168,7 @@ fn join(near: &NetNs, near_device: &str, far: &NetNs, far_device: &str) -> Resul
         .context("cannot join two hosts")
 }
 
-/// What is not there, or not ours to change, is left as it is: it is tuning.
+/// Settings that do not exist, or that we may not change, stay as they are: this is only tuning.
 fn tune(parameters: &[(&str, &str)]) {
     for (name, value) in parameters {
         let _ = set_sysctl(name, value);

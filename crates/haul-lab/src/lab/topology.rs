@@ -18,7 +18,7 @@ pub(crate) const LAN: &str = "lan";
 /// super-packets, they would take 256 MiB.
 const EMULATED_QUEUE_PACKETS: u32 = 4096;
 
-/// What is to be made.
+/// The topology to create.
 #[derive(Debug)]
 pub(crate) struct Plan {
     /// In the order of the scenario's names.
@@ -166,7 +166,7 @@ impl HostPlan {
             "link set {device} txqueuelen {EMULATED_QUEUE_PACKETS}"
         ));
         if scenario.mtu >= IPV6_MTU_MIN {
-            // Without a link-local address the path carries nothing that nobody sent.
+            // Without a link-local address the kernel sends no traffic of its own over the path.
             self.batch
                 .push(format!("link set {device} addrgenmode none"));
         }

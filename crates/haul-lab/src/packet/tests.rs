@@ -218,7 +218,7 @@ fn a_wire_packet_passes_as_it_is() {
 }
 
 #[test]
-fn damage_is_found_by_the_checksum_unless_told_otherwise() {
+fn damage_is_found_by_the_checksum_unless_configured_otherwise() {
     for (shape, random) in shapes().zip([3, 1_000_000, 77, u64::MAX]) {
         let built = build(shape);
         let whole = run(&built, 2, 3);

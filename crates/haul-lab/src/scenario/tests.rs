@@ -90,7 +90,7 @@ fn bursts_can_be_asked_for_by_share_and_length() {
 }
 
 #[test]
-fn errors_name_the_line_and_say_what_to_write() {
+fn errors_name_the_line_and_the_remedy() {
     let text = error("[path]\nrtt = \"100ms\"\nrate = \"fast\"");
     assert!(text.contains("line 3") && text.contains("10Gbit"), "{text}");
     let text = error("[path]\nrtt = \"100ms\"\nspeed = 3");

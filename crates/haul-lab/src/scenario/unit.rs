@@ -19,7 +19,7 @@ impl QueueSize {
     /// Reads the size of a queue.
     ///
     /// # Errors
-    /// What is wrong with the text.
+    /// The error of the text.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(times) = multiple(text, "bdp") {
             return Ok(Self::Bdp(times));

@@ -1,4 +1,4 @@
-//! What the project asks of its own UDP channel (issue 2, "How good"), held against medians.
+//! The project's requirements on its UDP channel (issue 2, "How good"), checked against medians.
 
 use haul_lab::compare::record::{
     CellRecord, Figures, RAMP_RTTS, RAMP_RTTS_DECLARED, RIVAL, Results, ToolRecord,
@@ -26,8 +26,8 @@ pub(super) fn judge(results: &mut Results) {
     }
 }
 
-/// What falls short, with the figure and what was asked for. `None` for a tool of which nothing is
-/// asked, or that did not run.
+/// Returns the missed requirements, with figure and bound. `None` for a tool without requirements,
+/// or one that did not run.
 fn shortfalls(cell: &CellRecord, tool: &ToolRecord) -> Option<Vec<String>> {
     if !tool.tool.starts_with("haul-udt") {
         return None;

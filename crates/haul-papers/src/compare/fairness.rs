@@ -1,5 +1,5 @@
-//! How flows share one path: two of any tool, one with a number of TCP flows, one with UDP that
-//! heeds nothing.
+//! How flows share one path: two of any tool, one with a number of TCP flows, one with UDP without
+//! congestion control.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -60,7 +60,7 @@ struct FlowRecord {
     tool: String,
     streams: u16,
     goodput_bps: f64,
-    /// Of what both had.
+    /// Its share of the total goodput.
     share: f64,
     /// The share by the share that as many streams of all would have.
     fair_ratio: f64,

@@ -24,7 +24,7 @@ pub(crate) enum Path {
     },
 }
 
-/// What a single run gave.
+/// The result of a single run.
 #[derive(Clone, Debug)]
 pub(crate) struct Once {
     pub(crate) goodput_bps: f64,
@@ -55,8 +55,8 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// Does something, and tells what arrived meanwhile at the device towards the path, bits in each
-/// 100 ms from the first payload on.
+/// Runs `work` and returns its result and the bits that arrived meanwhile at the device towards the
+/// path, in each 100 ms from the first payload on.
 pub(crate) fn arriving<T>(netns: &NetNs, rtt_s: f64, work: impl FnOnce() -> T) -> (T, Vec<f64>) {
     const SPAN_S: f64 = 0.1;
     let stop = AtomicBool::new(false);

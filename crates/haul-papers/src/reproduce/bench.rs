@@ -18,19 +18,19 @@ use haul_lab::scenario::Scenario;
 /// Where `haul bench serve` listens; for other traffic there is a server of its own.
 const PORT: u16 = 4726;
 const BESIDE_PORT: u16 = 4727;
-/// Other traffic begins so much earlier.
+/// Lead time of other traffic.
 const LEAD: Duration = Duration::from_secs(1);
-/// A measurement that takes longer is stuck.
+/// Time limit of a measurement.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// What is the same for all experiments.
+/// The common parameters of all experiments.
 pub(super) struct Context<'a> {
     pub(super) runner: &'a Runner<'a>,
     pub(super) quick: bool,
     pub(super) repeat: u16,
-    /// How long each size is measured.
+    /// The duration for each size.
     pub(super) time_ms: u64,
-    /// What the figures after this one take, about.
+    /// The approximate time of the remaining figures.
     pub(super) later: Duration,
 }
 
@@ -42,12 +42,12 @@ pub(super) struct Bench<'a> {
     server: Running,
     /// The server of other traffic.
     beside: Option<(Plan, Running)>,
-    /// The processors were busy when it began.
+    /// Whether the processors were busy at the start.
     busy: bool,
 }
 
 impl Context<'_> {
-    /// A fresh lab: between hosts joined directly, or by the path that is described.
+    /// Starts a fresh lab: hosts joined directly, or by the described path.
     pub(super) fn bench(&self, path: Option<&str>, seed: u64) -> Result<Bench<'_>, Stop> {
         self.bench_with(path, seed, "")
     }
@@ -109,7 +109,7 @@ impl Bench<'_> {
         &self.lab
     }
 
-    /// Measures the verbs: what `haul bench rdma --json` says. The command is noted once.
+    /// Measures the verbs by `haul bench rdma --json`. The command is noted once.
     pub(super) fn ask(&mut self, flags: &str, figure: &mut Figure) -> Result<Value, Stop> {
         let command = format!("rdma b --time {}ms {flags}", self.context.time_ms);
         figure.command(format!("haul bench {command}"));
@@ -117,8 +117,7 @@ impl Bench<'_> {
         self.answer(client, &command)
     }
 
-    /// Measures the path: what `haul bench run --json` says. The command is noted, with the path,
-    /// once.
+    /// Measures the path by `haul bench run --json`. The command is noted, with the path, once.
     pub(super) fn run(&self, flags: &str, path: &str, figure: &mut Figure) -> Result<Value, Stop> {
         let command = format!("run b {flags}");
         figure.command(format!("{path}: haul bench {command}"));
@@ -142,9 +141,9 @@ impl Bench<'_> {
     }
 
     /// The same, which sends for `time`, beside other traffic. That lasts twice as long and some
-    /// round trips more, because connecting and what is on its way at the end take time; a
-    /// measurement that outlasts it fails. What both say. Each has a server of its own, because a
-    /// server serves one at a time.
+    /// round trips more, because connecting and draining data in flight take time; a measurement
+    /// that outlasts it fails. Returns both reports. Each has a server of its own, because a server
+    /// serves one at a time.
     pub(super) fn run_beside(
         &mut self,
         (flags, other): (&str, &str),
@@ -184,7 +183,7 @@ impl Bench<'_> {
         Ok(json.with_context(|| format!("cannot understand what `haul bench {command}` printed"))?)
     }
 
-    /// Ends the server, and says what was wrong with the path.
+    /// Ends the server, and returns warnings about the path.
     pub(super) fn end(mut self, figure: &mut Figure) -> Result<(), Stop> {
         self.context
             .runner
@@ -221,7 +220,7 @@ pub(super) fn rows(json: &Value) -> Result<Vec<(u32, &Value)>, Stop> {
     Ok(rows.iter().map(row).collect::<anyhow::Result<_>>()?)
 }
 
-/// A figure of a row, with the processor time of both ends and what became of the messages.
+/// Returns a figure of a row, with the processor time of both ends and the outcome of the messages.
 pub(super) fn sample(row: &Value, kind: &str, name: &str, factor: f64) -> Result<Sample, Stop> {
     let value = row[kind][name].as_f64();
     let value = value.ok_or_else(|| anyhow!("a row without {kind} {name}"))?;

@@ -51,10 +51,8 @@ pub(super) fn measure(lab: &Lab, time: Duration) -> Result<Sample> {
 }
 
 fn bind(address: Ipv4Addr) -> Result<UdpSocket> {
-    let options = UdpOptions {
-        recv_buffer_bytes: RECV_BUFFER,
-        ..UdpOptions::default()
-    };
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = RECV_BUFFER;
     UdpSocket::bind(SocketAddr::from((address, 0)), &options).context("cannot open a UDP socket")
 }
 

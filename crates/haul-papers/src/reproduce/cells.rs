@@ -13,13 +13,12 @@ use crate::compare::once::{Path, once};
 use haul_lab::compare::plan::Load;
 use haul_lab::compare::runner::{Runner, Stop};
 
-/// What a measurement takes beyond the time that it sends: a lab, connecting, what is still on its
-/// way at the end.
+/// Time of a measurement beyond its sending time: a lab, connecting, data in flight at the end.
 const OVERHEAD: Duration = Duration::from_millis(1_800);
-/// Packets that are reordered are overtaken by those of so long.
+/// Delay of reordered packets: later packets within it overtake them.
 const REORDER_DELAY: &str = "1ms";
 
-/// What queue pairs of `haul bench rdma` go over.
+/// The transport of queue pairs of `haul bench rdma`.
 const RDMA_CHANNEL: &str = "--channel udt";
 
 /// An emulated path.
@@ -32,7 +31,7 @@ pub(super) struct Net {
     pub(super) reorder_ppm: u32,
 }
 
-/// What measures.
+/// The measuring tool.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum How {
     /// `haul bench run` with this engine and these options.
@@ -48,28 +47,28 @@ pub(super) enum How {
 /// One measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Cell {
-    /// Where it is shown: a chart of the figure, a line in it, and a place.
+    /// Its position: a chart of the figure, a line in it, and a place.
     pub(super) chart: usize,
     pub(super) series: String,
     pub(super) at: u32,
-    /// Between hosts joined directly where there is none.
+    /// The path; `None` joins the hosts directly.
     pub(super) net: Option<Net>,
     pub(super) how: How,
-    /// How often, in turns with the others.
+    /// The number of runs, in turns with the others.
     pub(super) times: u16,
-    /// It is seen when bytes arrive.
+    /// Whether arrivals are recorded over time.
     pub(super) watched: bool,
 }
 
-/// What it gave.
+/// Its result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Found {
     pub(super) goodput_bps: f64,
-    /// The sender, and the receiver. Of a tool there is only what both took together.
+    /// The sender, and the receiver. For a tool only the sum of both is known.
     pub(super) ends: [End; 2],
     /// Processor time of both for 10^9 bytes.
     pub(super) cpu_s_per_gb: Option<f64>,
-    /// What the other traffic got.
+    /// The goodput of the other traffic.
     pub(super) beside_bps: Option<f64>,
     /// The end of each 100 ms, ms, and what arrived in it at the receiver's device, bits per
     /// second, if it was watched.
@@ -119,7 +118,7 @@ impl Cell {
         }
     }
 
-    /// As often as everything, unless something else was said.
+    /// As often as the default, unless set.
     fn repeats(&self, context: &Context<'_>) -> u16 {
         if self.times > 0 {
             self.times
@@ -165,8 +164,8 @@ pub(super) fn lasts(context: &Context<'_>, cells: &[Cell]) -> Duration {
 }
 
 /// Takes all measurements in turns. One that fails makes the figure a failure, and the others go
-/// on; a tool that is not here is left out, which the figure says. `add` shows what was found, and
-/// knows which turn it was, from 0.
+/// on; a missing tool is left out, and the figure notes it. `add` receives each result and its
+/// turn, from 0.
 pub(super) fn measure(
     context: &Context<'_>,
     figure: &mut Figure,
@@ -231,7 +230,7 @@ pub(super) fn left(
     expected: Duration,
     spent: Duration,
 ) -> String {
-    // What follows takes longer than planned where this does.
+    // If this takes longer than planned, the rest will too.
     let slower = if expected.is_zero() {
         1.0
     } else {
@@ -242,7 +241,7 @@ pub(super) fn left(
 }
 
 impl Cell {
-    /// Nothing where the tool is not here.
+    /// `None` if the tool is missing.
     fn measure(
         &self,
         context: &Context<'_>,

@@ -45,7 +45,7 @@ fn heat(chart: &Chart) -> String {
 
 /// A bar for each series: its median, and a line from the least run to the most.
 fn bars(chart: &Chart) -> String {
-    /// Room for the names, and of a bar.
+    /// Space for the names, and of a bar.
     const NAMES: f64 = 150.0;
     const STEP: f64 = 30.0;
     let rows = || {
@@ -148,7 +148,7 @@ fn spread(point: &Point) -> chart::Point {
     }
 }
 
-/// What stands below an axis.
+/// The label of an axis.
 fn axis_words(along: Along) -> &'static str {
     match along {
         Along::Bytes => "bytes of a message",

@@ -1,6 +1,6 @@
 //! "RDMA Capable iWARP over Datagrams", Grant, Rashti, Afsahi and Balaji, IPDPS 2011, §VI.
 //!
-//! What the project claims beyond the paper stands beside the paper's claims and says so.
+//! Claims of the project beyond the paper are listed beside the paper's and marked.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const LOSSES: [(f64, &str); 4] = [
     (0.05, "5 %"),
 ];
 /// The emulated path of figures 7 and 8, bits per second. The service has no congestion control and
-/// is told a rate, so that what is missing was lost, not dropped by a queue.
+/// sends at a fixed rate, so that missing data was lost at random, not dropped by a queue.
 const PATH_BPS: u64 = 1_000_000_000;
 /// Of which so much is used, and packets per second at most, which the emulator carries.
 const USED_BPS: u64 = 900_000_000;

@@ -21,7 +21,7 @@ pub(super) const TITLE: &str = "Efficient Data Transfer Protocols for Big Data (
 const RATE_BPS: u64 = 500_000_000;
 const RTT_MS: u32 = 49;
 const LONG_RTT_MS: u32 = 94;
-/// What UDP is told to send: payload that fits the path with its headers.
+/// The rate for UDP: payload that fits the path with its headers.
 const UDP: &str = "--rate 480Mbit";
 /// TCP windows of figure 3: 16 MB of a path of 20 Gbit/s, and as much of this one.
 const WINDOW: &str = "400KiB";

@@ -1,5 +1,5 @@
 //! One measurement through two gateways, or beside them: hosts `a` and `b` behind `ga` and `gb`,
-//! which forward packets as routers do, and run `haul gateway` where it is asked for.
+//! which forward packets as routers do, and run `haul gateway` if requested.
 
 #![expect(
     clippy::disallowed_types,
@@ -29,26 +29,26 @@ use haul_lab::lab::{Engine, Lab};
 use haul_lab::report::Report;
 use haul_lab::scenario::Scenario;
 
-/// Where `gb` takes sessions.
+/// The port of `gb` for sessions.
 const SESSIONS_PORT: u16 = 4790;
-/// Where `gb` takes data channels; it names the port to its peer.
+/// The port of `gb` for data channels, which it announces to its peer.
 const CHANNELS_PORT: u16 = 4791;
-/// Where a transparent door listens.
+/// The port of a transparent listener.
 const TRANSPARENT_PORT: u16 = 7410;
-/// Where the server of [`Gateways::round_trips`] listens.
+/// The port of the server of [`Gateways::round_trips`].
 pub(super) const ECHO_PORT: u16 = 5202;
-/// Where `haul gateway fill` listens.
+/// The port of `haul gateway fill`.
 const FILL_PORT: u16 = 5203;
-/// Octets of a call of [`pour`]: those of `iperf3`.
+/// Bytes of a call of [`pour`]: those of `iperf3`.
 const POUR_BYTES: usize = 128 << 10;
-/// What a run may take beyond the time that it sends.
+/// Time for a run beyond its sending time.
 const SLACK: Duration = Duration::from_secs(30);
-/// Who hears nothing for so long gives up.
+/// Idle timeout of the programs.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a gateway may take to finish its connections, s; then it resets them.
 const DRAIN_S: u64 = 1;
 
-/// What is between the gateways, and at the edges.
+/// The paths between the gateways, and at the edges.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Way {
     /// The keys of `[path]`; nothing where the gateways are joined directly.
@@ -57,27 +57,27 @@ pub(super) struct Way {
     pub(super) edge: Option<String>,
 }
 
-/// How the gateways are set up.
+/// The configuration of the gateways.
 #[derive(Clone, Debug)]
 pub(super) struct Route {
     /// The data channel, as configurations call it.
     pub(super) channel: &'static str,
-    /// Octets of the ring: a power of two.
+    /// Bytes of the ring: a power of two.
     pub(super) ring_bytes: u64,
     /// More keys of the route.
     pub(super) more: String,
 }
 
-/// How programs on `a` come to the near gateway.
+/// How applications on `a` reach the near gateway.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Door {
+pub(super) enum Listener {
     /// They connect to `ga`, which forwards this port to `b`.
     Forward(u16),
     /// They connect to `b`, and the kernel of `ga` diverts them.
     Transparent,
 }
 
-/// What transfers.
+/// The transferring tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Program {
     Iperf,
@@ -85,7 +85,7 @@ pub(super) enum Program {
     Gridftp,
 }
 
-/// The programs at the ends.
+/// The applications at the ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Flow {
     pub(super) program: Program,
@@ -94,7 +94,7 @@ pub(super) struct Flow {
     pub(super) streams: u16,
 }
 
-/// What a transfer gave.
+/// The result of a transfer.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Found {
     /// Payload that the receiver took in the time of the transfer, bits per second.
@@ -106,13 +106,13 @@ pub(super) struct Found {
     pub(super) cpu_s_per_gb: Option<[f64; 2]>,
 }
 
-/// A lab with or without gateways that run.
+/// A lab with or without running gateways.
 pub(super) struct Gateways<'a> {
     context: &'a Context<'a>,
     lab: Lab,
     /// `ga` and `gb`.
     running: Option<[Running; 2]>,
-    door: Door,
+    listener: Listener,
     busy: bool,
     /// The scenario, and the route.
     told: String,
@@ -124,17 +124,17 @@ impl<'a> Gateways<'a> {
         context: &'a Context<'a>,
         way: &Way,
         route: Option<&Route>,
-        door: Door,
+        listener: Listener,
         seed: u64,
     ) -> Result<Self, Stop> {
         let busy = machine::settle(context.runner.settle) > machine::IDLE_SHARE;
         let mut scenario = Scenario::parse("reproduce", &way.scenario())?;
         scenario.seed = scenario.seed.wrapping_add(seed);
         let told = way.scenario().trim_end().replace('\n', "; ");
-        let told = match (route, door) {
-            (Some(route), Door::Forward(_)) => format!("{told}: {}", route.told()),
-            (Some(route), Door::Transparent) => {
-                format!("{told}: a transparent door, {}", route.told())
+        let told = match (route, listener) {
+            (Some(route), Listener::Forward(_)) => format!("{told}: {}", route.told()),
+            (Some(route), Listener::Transparent) => {
+                format!("{told}: a transparent listener, {}", route.told())
             }
             (None, _) => told,
         };
@@ -143,15 +143,20 @@ impl<'a> Gateways<'a> {
             context,
             lab: Lab::start_with(&scenario, engine)?,
             running: None,
-            door,
+            listener,
             busy,
             told,
         };
         if let Some(route) = route {
             let far = started.gateway("gb", &far(route, started.address("b")?), SESSIONS_PORT)?;
-            let near = near(route, door, started.address("gb")?, started.address("b")?);
-            let near = started.gateway("ga", &near, door.port())?;
-            if door == Door::Transparent {
+            let near = near(
+                route,
+                listener,
+                started.address("gb")?,
+                started.address("b")?,
+            );
+            let near = started.gateway("ga", &near, listener.port())?;
+            if listener == Listener::Transparent {
                 started.divert()?;
             }
             started.running = Some([near, far]);
@@ -199,10 +204,10 @@ impl<'a> Gateways<'a> {
         Ok(())
     }
 
-    /// Where `a` connects to, to reach `b`.
+    /// Returns the address to which `a` connects, to reach `b`.
     fn target(&self) -> &'static str {
-        match self.door {
-            Door::Forward(_) if self.running.is_some() => "ga",
+        match self.listener {
+            Listener::Forward(_) if self.running.is_some() => "ga",
             _ => "b",
         }
     }
@@ -233,7 +238,7 @@ impl<'a> Gateways<'a> {
         })
     }
 
-    /// What `iperf3` on `b` took, by time.
+    /// Bytes received by `iperf3` on `b`, by time.
     fn iperf(
         &self,
         flow: Flow,
@@ -270,7 +275,7 @@ impl<'a> Gateways<'a> {
         Ok(iperf_spans(&told)?)
     }
 
-    /// What the server of GridFTP on `b` took, by time, for `seconds` at least.
+    /// Bytes received by the GridFTP server on `b`, by time, for `seconds` at least.
     fn gridftp(
         &self,
         flow: Flow,
@@ -302,8 +307,8 @@ impl<'a> Gateways<'a> {
         Ok(spans)
     }
 
-    /// What `ga` takes into slabs from so many connections of `a`, and drops, for `seconds` (`haul
-    /// gateway fill`). No gateways run.
+    /// Ingest-only benchmark: `ga` fills slabs from so many connections of `a` and drops them, for
+    /// `seconds` (`haul gateway fill`). No gateways run.
     pub(super) fn fill(
         self,
         ring_bytes: u64,
@@ -348,8 +353,8 @@ impl<'a> Gateways<'a> {
         })
     }
 
-    /// One byte there and back, again and again, for so long: each round trip in µs. A connection
-    /// that is warm: its first tenth is left out.
+    /// Exchanges single bytes for this time and returns each round trip in µs, without the first
+    /// tenth, in which the connection warms up.
     pub(super) fn round_trips(
         mut self,
         time: Duration,
@@ -363,7 +368,7 @@ impl<'a> Gateways<'a> {
             let echo = scope.spawn(|| echo(&listener));
             let asked = a.netns().run(|| ask(target, time))?;
             if asked.is_err() {
-                // Whoever was not reached would wait for ever.
+                // A program that was not reached would wait for ever.
                 let _ = b.netns().run(|| TcpStream::connect(own))?;
             }
             echo.join().map_err(|_| anyhow!("the server panicked"))??;
@@ -374,7 +379,7 @@ impl<'a> Gateways<'a> {
         Ok(times[warm..].to_vec())
     }
 
-    /// Ends the gateways, and says what was wrong with the path.
+    /// Ends the gateways, and returns warnings about the path.
     fn end(&mut self, figure: &mut Figure) -> Result<Option<[Ended; 2]>, Stop> {
         let limit = Duration::from_secs(DRAIN_S) + SLACK;
         let mut ended = None;
@@ -407,7 +412,7 @@ impl Way {
     }
 }
 
-impl Door {
+impl Listener {
     /// Where it listens.
     fn port(self) -> u16 {
         match self {
@@ -418,8 +423,8 @@ impl Door {
 }
 
 impl Program {
-    /// How often a run that fails is tried again. Globus' server takes one in ten and more, which
-    /// its client breaks off when the time is over, for a failure, and does not count it.
+    /// How often a run that fails is tried again. When the client aborts at the end of its time,
+    /// Globus' server takes at least one in ten for a failure, and does not count it.
     pub(super) fn again(self) -> u16 {
         match self {
             Self::Iperf => 0,
@@ -427,17 +432,17 @@ impl Program {
         }
     }
 
-    /// The door that carries all its connections.
-    pub(super) fn door(self) -> Door {
+    /// The listener that takes all its connections.
+    pub(super) fn listener(self) -> Listener {
         match self {
-            Self::Iperf => Door::Forward(IPERF_PORT),
-            Self::Gridftp => Door::Transparent,
+            Self::Iperf => Listener::Forward(IPERF_PORT),
+            Self::Gridftp => Listener::Transparent,
         }
     }
 }
 
 impl Route {
-    /// What is particular about it, on one line.
+    /// Its special settings, on one line.
     fn told(&self) -> String {
         let more = self.more.trim_end().replace('\n', "; ");
         format!(
@@ -448,17 +453,17 @@ impl Route {
 }
 
 /// The configuration of `ga`.
-fn near(route: &Route, door: Door, far: Ipv4Addr, b: Ipv4Addr) -> String {
+fn near(route: &Route, listener: Listener, far: Ipv4Addr, b: Ipv4Addr) -> String {
     let Route {
         channel,
         ring_bytes,
         more,
     } = route;
-    let kind = match door {
-        Door::Forward(port) => format!("kind = \"forward\"\nto = \"{b}:{port}\"\n"),
-        Door::Transparent => "kind = \"transparent\"\n".into(),
+    let kind = match listener {
+        Listener::Forward(port) => format!("kind = \"forward\"\nto = \"{b}:{port}\"\n"),
+        Listener::Transparent => "kind = \"transparent\"\n".into(),
     };
-    let port = door.port();
+    let port = listener.port();
     format!(
         "name = \"ga\"\nanonymous = true\n[[listener]]\nlisten = \"0.0.0.0:{port}\"\n{kind}\
          [[route]]\nto = [\"*\"]\nvia = [\"{far}:{SESSIONS_PORT}\"]\nchannels = [\"{channel}\"]\nring = {ring_bytes}\n{more}"
@@ -478,7 +483,8 @@ fn far(route: &Route, b: Ipv4Addr) -> String {
     )
 }
 
-/// What came between two times, of a span in proportion. Spans follow each other from 0 on.
+/// Returns the bytes that arrived between two times, interpolated within spans. Spans follow each
+/// other from 0 on.
 fn bytes_between(spans: &[(f64, f64)], from: f64, to: f64) -> f64 {
     let mut begin = 0.0;
     let mut found = 0.0;
@@ -497,7 +503,7 @@ fn cpu_s(ended: &Ended) -> f64 {
     (ended.user + ended.system).as_secs_f64()
 }
 
-/// Sends as much as goes until then, as `iperf3` does, and counts it.
+/// Sends as much as possible until then, as `iperf3` does, and returns the count.
 fn pour(target: SocketAddr, until: Instant, sent: &AtomicU64) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&target, PATIENCE)?;
     set_congestion(&stream, "cubic")?;
@@ -510,7 +516,7 @@ fn pour(target: SocketAddr, until: Instant, sent: &AtomicU64) -> Result<()> {
     Ok(())
 }
 
-/// Sends every byte back that a client sends, until it closes.
+/// Echoes every byte of a client, until it closes.
 fn echo(listener: &TcpListener) -> Result<()> {
     let (mut stream, _) = listener.accept()?;
     stream.set_nodelay(true)?;

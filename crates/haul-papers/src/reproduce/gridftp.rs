@@ -52,8 +52,8 @@ const SHOWN_MS: [u32; 19] = [
 ];
 /// Packets lost of a million.
 const LOSSES_PPM: [u32; 3] = [10, 100, 1_000];
-/// What a measurement takes beyond the time that it sends: a lab, the conversation of GridFTP, what
-/// is still on its way at the end.
+/// Time of a measurement beyond its sending time: a lab, GridFTP's control conversation, data in
+/// flight at the end.
 const OVERHEAD: Duration = Duration::from_secs(2);
 /// The share of a path's goodput that one stream of ours is to have.
 const SHARE: f64 = 0.93;
@@ -361,7 +361,7 @@ fn first_seconds(context: &Context<'_>, figure: &mut Figure, cells: &[Cell]) -> 
     })
 }
 
-/// Takes all measurements in turns. One that fails is repeated once, which the figure says; if it
+/// Takes all measurements in turns. One that fails is repeated once, which the figure notes; if it
 /// fails again, it makes the figure a failure, and the others go on.
 fn measure(
     context: &Context<'_>,
@@ -411,7 +411,7 @@ fn share(done: usize, count: usize) -> f64 {
     done as f64 / count as f64
 }
 
-/// One run; nothing where the tool is not here, which the figure says.
+/// One run; `None` if the tool is missing, which the figure notes.
 fn run(
     context: &Context<'_>,
     figure: &mut Figure,

@@ -1,4 +1,4 @@
-//! One page with everything in it: no script, no picture, no style from elsewhere.
+//! One self-contained page, without scripts and external pictures or styles.
 
 use super::chart;
 use super::record::{Chart, Claim, Figure, Results, figure};
@@ -39,7 +39,7 @@ pub(super) fn render(results: &Results) -> String {
     page + "</body>\n</html>\n"
 }
 
-/// What a reader wants to know first: every claim, and whether it holds.
+/// The summary: every claim, and whether it holds.
 fn overview(results: &Results) -> String {
     let mut rows = String::new();
     for figure in &results.figures {
@@ -72,7 +72,7 @@ fn link(figure: &Figure) -> String {
     format!("<a href=\"#{}\">{}</a>", anchor(figure), figure.label())
 }
 
-/// With a capital letter.
+/// Returns the text with its first letter in upper case.
 fn heading(label: &str) -> String {
     let mut letters = label.chars();
     letters.next().map_or_else(String::new, |first| {
@@ -123,7 +123,7 @@ fn section(found: &Figure) -> String {
     html
 }
 
-/// Many are folded up: they must not hide the next figure.
+/// Long lists are collapsed, so that the next figure stays visible.
 fn warnings(all: &[String]) -> String {
     const SHOWN: usize = 3;
     let lines: String = all

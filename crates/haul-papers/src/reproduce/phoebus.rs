@@ -2,7 +2,7 @@
 //! Kissel and Swany, 2012, §V.A and C: figures 5, 6, 7 and 9; of §VI figure 10; and the latency
 //! that gateways add, which the paper does not measure.
 //!
-//! What the project claims beyond the paper stands beside the paper's claims and says so.
+//! Claims of the project beyond the paper are listed beside the paper's and marked.
 
 mod distance;
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::bench::Context;
 use super::cells::{Cell, How, lasts, measure};
-use super::gateways::{Door, ECHO_PORT, Flow, Found, Gateways, Program, Route, Way};
+use super::gateways::{ECHO_PORT, Flow, Found, Gateways, Listener, Program, Route, Way};
 use super::record::{Along, Claim, Figure, Sample, chart};
 use super::{Experiment, unknown};
 use haul_lab::compare::runner::Stop;
@@ -25,9 +25,9 @@ pub(super) const TITLE: &str = "Evaluating High Performance Data Transfer with R
 const RATE_BPS: u64 = 500_000_000;
 /// Payload of TCP with time stamps in a packet of 1500 bytes.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1500.0;
-/// What a gateway's channel has to have of a path's goodput.
+/// The required share of a path's goodput for a gateway's channel.
 const SHARE: f64 = 95.0;
-/// Regions of a ring, as gateways have them unless told otherwise, and the least octets of one.
+/// Regions of a ring by a gateway's default, and the least bytes of one.
 const REGIONS: u64 = 8;
 const REGION_BYTES_MIN: u64 = 1 << 20;
 /// The beginning that is left out of "once it has begun", s, and half of a run at most.
@@ -230,7 +230,7 @@ const RINGED: [(&str, &str, u64); 2] = [
     ("Pushed, 8 regions: share of the path's goodput", "push", 8),
 ];
 
-/// Octets that messages of 1 MiB go round in, figure 10.
+/// Bytes that messages of 1 MiB go round in, figure 10.
 const RINGS: [u32; 5] = [1 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30];
 const WRITE: &str = "TCP";
 const SPLICE: &str = "TCP, splice";
@@ -392,7 +392,7 @@ fn over_channels(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop>
         .collect();
     let mut there = Vec::new();
     for route in &routes {
-        match Gateways::start(context, &way, Some(route), Door::Forward(ECHO_PORT), 0) {
+        match Gateways::start(context, &way, Some(route), Listener::Forward(ECHO_PORT), 0) {
             Ok(_) => there.push(route),
             Err(Stop::Failed(why)) => {
                 figure.warn(format!("{} is left out: {why:#}", route.channel));
@@ -413,7 +413,7 @@ fn over_channels(context: &Context<'_>, figure: &mut Figure) -> Result<(), Stop>
             }
             let ring_bytes = route(0, 0).ring_bytes;
             let filled = once(context, figure, FILLED, |figure, seconds, ramp_s| {
-                let lab = Gateways::start(context, &way, None, Door::Forward(ECHO_PORT), 0)?;
+                let lab = Gateways::start(context, &way, None, Listener::Forward(ECHO_PORT), 0)?;
                 lab.fill(ring_bytes, streams, seconds, ramp_s, figure)
             })?;
             if let Some(found) = filled {
@@ -518,7 +518,7 @@ fn request_and_response(context: &Context<'_>, figure: &mut Figure) -> Result<()
                 context,
                 &Way::default(),
                 route,
-                Door::Forward(ECHO_PORT),
+                Listener::Forward(ECHO_PORT),
                 repetition.into(),
             )?;
             let mut times = lab.round_trips(time, figure)?;
@@ -540,8 +540,8 @@ fn path(rtt_ms: u32, loss_ppm: u32) -> String {
 }
 
 /// A route whose ring suits the round trip: twice what is in flight, since a queue may hold as much
-/// again, and the regions that are being filled and drained. What is lost on the path takes another
-/// round trip to be sent again. One connection may not have all of what the far end has for it.
+/// again, and the regions that are being filled and drained. A lost packet takes another round trip
+/// to be retransmitted. One connection may not use all memory of the far end.
 fn route(rtt_ms: u32, loss_ppm: u32) -> Route {
     let round_trips = if loss_ppm > 0 { 3 } else { 2 };
     let bytes = round_trips * bdp_bytes(rtt_ms) * REGIONS / (REGIONS - 2) * 5 / 4;
@@ -552,7 +552,7 @@ fn route(rtt_ms: u32, loss_ppm: u32) -> Route {
     }
 }
 
-/// Octets in flight.
+/// Bytes in flight.
 fn bdp_bytes(rtt_ms: u32) -> u64 {
     RATE_BPS / 8 * u64::from(rtt_ms) / 1000
 }
@@ -564,7 +564,7 @@ fn goodput_bps(rate_bps: u64, loss_ppm: u32) -> f64 {
     rate_bps * PAYLOAD_SHARE * (1.0 - f64::from(loss_ppm) / 1e6)
 }
 
-/// What can run here; says why others cannot.
+/// Returns what can run here, and prints why the rest cannot.
 fn lines(context: &Context<'_>, figure: &mut Figure) -> Vec<&'static Line> {
     let mut there = Vec::new();
     for line in LINES.iter().filter(|line| line.quick || !context.quick) {
@@ -587,10 +587,10 @@ fn run(
     flow: Flow,
     repetition: u16,
 ) -> Result<Option<Found>, Stop> {
-    let door = flow.program.door();
+    let listener = flow.program.listener();
     once(context, figure, told, |figure, seconds, ramp_s| {
         let transfer = |figure: &mut Figure| {
-            Gateways::start(context, way, route, door, repetition.into())
+            Gateways::start(context, way, route, listener, repetition.into())
                 .and_then(|lab| lab.transfer(flow, seconds, ramp_s, figure))
         };
         let mut found = transfer(figure);

@@ -1,5 +1,5 @@
-//! Unmodified programs between the hosts of a lab, natively and under `haul run`: what figures 9 to
-//! 11 share.
+//! Unmodified programs between the hosts of a lab, natively and under `haul run`: the common part
+//! of figures 9 to 11.
 
 use std::ffi::OsString;
 use std::net::Ipv4Addr;
@@ -21,12 +21,12 @@ use haul_lab::lab::topology::WAN;
 use haul_lab::lab::{Engine, Lab};
 use haul_lab::scenario::Scenario;
 
-/// Who runs programs that refuse to be root: `nobody`.
+/// The user for programs that refuse to run as root: `nobody`.
 pub(super) const NOBODY: u32 = 65_534;
 /// How long a program may take to end: a report of thousands of sockets is written meanwhile.
 const END: Duration = Duration::from_secs(30);
 
-/// By what a program's octets go.
+/// By what a program's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Carrier {
     NativeUdp,
@@ -103,7 +103,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is a temporary file.
+        // A leftover is only a temporary file.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -113,7 +113,7 @@ pub(super) struct Stage<'a> {
     context: &'a Context<'a>,
     lab: Lab,
     carrier: Carrier,
-    /// What stands before every program, `haul run` included.
+    /// The command prefix of every program, `haul run` included.
     before: Vec<OsString>,
     /// Where reports go.
     reports: PathBuf,
@@ -202,8 +202,8 @@ impl<'a> Stage<'a> {
         self.reports.join(format!("report-{host}.json"))
     }
 
-    /// The program on a host has ended under `haul run`: octets of its own must have been carried.
-    /// Says so where most were not.
+    /// The program on a host has ended under `haul run`: bytes of its own must have been carried.
+    /// Prints a warning if most were not.
     pub(super) fn check_carried(&self, host: &str, figure: &mut Figure) -> Result<()> {
         let Some((carried, plain)) = self.read_report(host)? else {
             return Ok(());
@@ -218,7 +218,7 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Octets that were carried, which are some, and those that went plain; nothing where a program
+    /// Bytes that were carried, which are some, and those that went plain; nothing where a program
     /// runs natively.
     pub(super) fn read_report(&self, host: &str) -> Result<Option<(u64, u64)>> {
         if self.carrier.options().is_none() {
@@ -239,8 +239,8 @@ fn percent(part: u64, rest: u64) -> f64 {
     100.0 * part as f64 / (part + rest).max(1) as f64
 }
 
-/// Octets that a report says were carried by the carrier, and those of the same protocol that went
-/// plain. How a socket would have sent says nothing of what it received: one that only received may
+/// Returns the bytes of a report that the carrier carried, and those of the same protocol that went
+/// plain. A socket's sending mode does not determine its receiving mode: one that only received may
 /// be of either kind of UD.
 fn carried(report: &str, carrier: Carrier) -> Result<(u64, u64)> {
     let json: Value = serde_json::from_str(report).context("cannot understand a report")?;
@@ -261,7 +261,7 @@ fn carried(report: &str, carrier: Carrier) -> Result<(u64, u64)> {
 }
 
 impl Context<'_> {
-    /// Waits for an idle machine; says so where it was none.
+    /// Waits for an idle machine; prints a warning if it stays busy.
     pub(super) fn settle(&self, figure: &mut Figure) {
         let busy = machine::settle(self.runner.settle) > machine::IDLE_SHARE;
         if busy && !self.quick {
@@ -269,7 +269,7 @@ impl Context<'_> {
         }
     }
 
-    /// What is missing for these programs under `haul run`; `before` stands before every program.
+    /// Returns what these programs lack to run under `haul run`; `before` is the command prefix.
     pub(super) fn missing(
         &self,
         programs: &[&str],
@@ -297,7 +297,7 @@ fn direct() -> Result<Lab> {
     Lab::start_with(&scenario, Engine::None)
 }
 
-/// Runs a command that has nothing to say unless it fails.
+/// Runs a command that prints nothing unless it fails.
 pub(super) fn tried(command: &mut Command) -> Result<()> {
     let output = command.stdin(Stdio::null()).output()?;
     if output.status.success() {
@@ -313,7 +313,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_report_tells_what_was_carried_and_what_went_plain() {
+    fn a_report_shows_carried_and_plain_bytes() {
         let report = r#"{"sockets":[
             {"protocol":"udp","by":"UD send/recv","carried_in_bytes":3,"carried_out_bytes":4,"plain_in_bytes":1,"plain_out_bytes":0},
             {"protocol":"udp","by":"kernel","carried_in_bytes":0,"carried_out_bytes":0,"plain_in_bytes":0,"plain_out_bytes":9},

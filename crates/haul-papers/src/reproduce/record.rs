@@ -1,5 +1,5 @@
-//! What is kept: every measurement, the medians, and what the paper says beside what was found.
-//! This is `results.json`.
+//! The record of a reproduction, `results.json`: every measurement, the medians, and the paper's
+//! claims beside the results.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use haul_report::machine::Machine;
 use haul_report::stats::median;
 use serde::Serialize;
 
-/// Changes when a reader of `results.json` must.
+/// The schema version: changes if readers of `results.json` must change.
 const SCHEMA: &str = "haul.reproduce/2";
 
 /// Everything.
@@ -32,35 +32,35 @@ pub(super) struct Figure {
     /// It is a table of the paper.
     pub(super) table: bool,
     pub(super) title: &'static str,
-    /// What was measured, and between what.
+    /// The quantity measured, and its ends.
     pub(super) about: &'static str,
     /// Why it was not measured.
     pub(super) not_run: Option<String>,
-    /// What ended the measurement.
+    /// The error that ended the measurement.
     pub(super) failed: Option<String>,
     pub(super) charts: Vec<Chart>,
     pub(super) claims: Vec<Claim>,
     /// The command lines, each once.
     pub(super) commands: Vec<String>,
-    /// What makes the figures doubtful.
+    /// Warnings about the figures.
     pub(super) warnings: Vec<String>,
-    /// Looks at the charts for a claim each.
+    /// Functions that check one claim each against the charts.
     #[serde(skip)]
     pub(super) judges: Vec<fn(&Self) -> Claim>,
 }
 
-/// What the paper says, and what was found.
+/// The paper's claims, and the results.
 #[derive(Debug, Serialize)]
 pub(super) struct Claim {
-    /// What is claimed, in the paper or by the project.
+    /// The claim, of the paper or of the project.
     pub(super) claim: String,
     /// The figure here; nothing where it could not be computed.
     pub(super) here: Option<String>,
-    /// The claim holds here.
+    /// Whether the claim holds here.
     pub(super) holds: Option<bool>,
 }
 
-/// What the places on a chart's axis are.
+/// The kind of places on a chart's axis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Along {
@@ -109,9 +109,9 @@ impl Along {
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Chart {
     pub(super) title: String,
-    /// What is measured, with its unit.
+    /// The measured quantity, with its unit.
     pub(super) unit: &'static str,
-    /// What its points lie along.
+    /// Its axis.
     pub(super) along: Along,
     /// From 0 to 100 in equal steps; otherwise powers of ten.
     pub(super) percent: bool,
@@ -130,7 +130,7 @@ pub(super) struct Series {
     pub(super) points: Vec<Point>,
 }
 
-/// What was measured at one place.
+/// The measurements at one place.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Point {
     /// Bytes of a message, or clients; 0 where there is no axis.
@@ -155,7 +155,7 @@ pub(super) struct Sample {
     pub(super) messages: Option<Messages>,
 }
 
-/// What became of messages that may be lost.
+/// The outcome of messages that may be lost.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Messages {
     pub(super) sent: u64,
@@ -252,13 +252,13 @@ fn quoted(text: &str) -> String {
 }
 
 impl Figure {
-    /// How the paper calls it.
+    /// The paper's name of it.
     pub(super) fn label(&self) -> String {
         let kind = if self.table { "table" } else { "figure" };
         format!("{kind} {}", self.number)
     }
 
-    /// What the paper claims, against what was measured.
+    /// A claim of the paper, checked against the measurements.
     pub(super) fn judge(&mut self) {
         if self.not_run.is_some() {
             self.charts.clear();
@@ -273,13 +273,13 @@ impl Figure {
         self.point(chart, series, at).map(|point| point.value)
     }
 
-    /// What was measured of a chart's series at a size.
+    /// Returns the measurements of a chart's series at a size.
     pub(super) fn point(&self, chart: usize, series: &str, at: u32) -> Option<&Point> {
         let series = self.charts.get(chart)?.series(series)?;
         series.points.iter().find(|point| point.at == at)
     }
 
-    /// Says once what makes the figures doubtful.
+    /// Prints each warning about the figures once.
     pub(super) fn warn(&mut self, warning: String) {
         if !self.warnings.contains(&warning) {
             self.warnings.push(warning);
@@ -315,7 +315,7 @@ impl Figure {
 }
 
 impl Claim {
-    /// Whether something is at least so much, or at most.
+    /// Creates a claim with the figure measured here, and whether it holds.
     pub(super) fn new(claim: impl Into<String>, here: Option<(String, bool)>) -> Self {
         let (here, holds) = match here {
             Some((here, holds)) => (Some(here), Some(holds)),
@@ -328,8 +328,8 @@ impl Claim {
         }
     }
 
-    /// In a word: a measurement agrees with a paper or differs; what the project claims holds or
-    /// does not.
+    /// The verdict in one word: a measurement agrees with a paper or differs; a claim of the
+    /// project holds or fails.
     pub(super) fn verdict(&self) -> &'static str {
         let ours = self.claim.starts_with("project");
         match (self.holds, ours) {
@@ -364,7 +364,7 @@ impl Chart {
         self.series.iter().find(|series| series.name == name)
     }
 
-    /// How a place is said.
+    /// The text of a place.
     pub(super) fn place(&self, at: u32) -> String {
         match (self.along, at) {
             (Along::Nothing, _) => String::new(),
@@ -433,7 +433,7 @@ impl Series {
 }
 
 impl Sample {
-    /// A value and nothing else.
+    /// A sample with a value only.
     pub(super) fn of(value: f64) -> Self {
         Self {
             value,
@@ -461,7 +461,7 @@ impl Point {
     }
 }
 
-/// Four digits that matter.
+/// Formats with four significant digits.
 pub(super) fn figure(value: f64) -> String {
     if value == 0.0 {
         return "0".into();

@@ -1,6 +1,6 @@
 //! Figures 10 and 11: SIPp, unmodified. Figure 10 is its own server and client scenarios (`-sn
-//! uas`, `-sn uac`); in figure 11 a call also says something while it lasts, because the first
-//! octets of every peer go plain.
+//! uas`, `-sn uac`); in figure 11 a call also sends data while it lasts, because the first bytes of
+//! every peer go plain.
 //!
 //! SIPp's response times come from a clock that ticks every 4 ms. Its log of messages has
 //! microseconds, so times are taken from there.
@@ -31,9 +31,9 @@ const AT_A_TIME: u32 = 20;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// New clients per second.
 const CLIENTS_PER_S: u32 = 1_500;
-/// Clients of one address, each of a port of its own: Linux gives out 28,232
-/// (`net.ipv4.ip_local_port_range`), the odd or the even half first; when that is used up, every
-/// `bind(2)` looks through all of it, which takes milliseconds.
+/// Clients of one address, each with a port of its own: Linux assigns 28,232
+/// (`net.ipv4.ip_local_port_range`), the odd or the even half first; once that half is used up,
+/// every `bind(2)` searches all of it, which takes milliseconds.
 const PER_ADDRESS: u32 = 14_000;
 /// Client processes at most.
 const GROUPS_MAX: u32 = 16;
@@ -41,7 +41,7 @@ const GROUPS_MAX: u32 = 16;
 const MOST_CLIENTS: u32 = 100_000;
 /// Of the clients so many must have their call: by UDP one may be lost for good.
 const ENOUGH: f64 = 0.99;
-/// How often a call says something while it lasts, and how far apart.
+/// How often a call sends data while it lasts, and the interval.
 const INFOS: u32 = 3;
 const APART: Duration = Duration::from_millis(500);
 /// The kernel frees sockets a moment after their end, and a call's last words take theirs.
@@ -254,7 +254,7 @@ fn client(
     stage.start("a", &words(&line), figure)
 }
 
-/// What every SIPp is told: how many sockets it may have, below the usual limit of open files.
+/// The socket limit of every SIPp, below the usual limit of open files.
 const MANY_FILES: &str = "-max_socket 500";
 
 /// SIPp's own client and server, until the client has ended well; what the client and the server
@@ -319,7 +319,7 @@ fn fully(
     Ok((rate, cpu.as_secs_f64() * 1e6 / f64::from(calls)))
 }
 
-/// What a server takes, bytes.
+/// Memory of a server, bytes.
 struct Memory {
     processes: f64,
     kernel: f64,
@@ -392,7 +392,7 @@ fn with_clients(
     context
         .runner
         .until(&mut servers[0], "a call of each client", limit, all_there)?;
-    // The last ones still have something to say.
+    // The last calls still send data.
     context.runner.pause(APART * INFOS + A_MOMENT)?;
     let kernel = (socket_objects()? - before).max(0.0);
     let (a, b) = (sockets(stage.lab(), "a")?, sockets(stage.lab(), "b")?);
@@ -572,8 +572,8 @@ fn in_use(sockstat: &str) -> f64 {
     counts.sum()
 }
 
-/// As many open files as this process, and those that it starts, may have: `wanted`, if it may say
-/// so, or what it is given.
+/// Raises the limit of open files of this process and its children to `wanted`, or as far as
+/// permitted.
 fn raise_files(wanted: u64) -> Result<u64> {
     let given = getrlimit(Resource::Nofile).maximum;
     let raise = |maximum: Option<u64>| {

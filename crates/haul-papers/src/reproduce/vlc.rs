@@ -1,8 +1,8 @@
 //! Figure 9: how long VLC fills its buffer before it plays.
 //!
-//! A VLC on host `b` streams a film in real time, by UDP to host `a` or by HTTP to whoever asks.
-//! Another one on host `a` is started when the stream runs. It says itself when its buffer is full,
-//! and how long that took from the first time stamp in the stream on.
+//! A VLC on host `b` streams a film in real time, by UDP to host `a` or by HTTP to any client.
+//! Another one on host `a` is started when the stream runs. It logs when its buffer is full, and
+//! the time since the first time stamp in the stream.
 //!
 //! How much film the buffer holds decides most of it. Today's VLC takes a second of whatever comes
 //! from a network; the VLC of the paper's time had a default for each way. Both are measured.
@@ -24,7 +24,7 @@ use haul_lab::compare::runner::Stop;
 const HTTP_PORT: u16 = 8090;
 const UDP_PORT: u16 = 7002;
 /// How long a server has streamed when the client starts. Just after its own start VLC's HTTP
-/// server gives more than a second of film at once, which would be measured instead.
+/// server sends more than a second of film at once, which would be measured instead.
 const WARM_UP: Duration = Duration::from_secs(1);
 /// A client that has not filled its buffer by then never will.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -39,7 +39,7 @@ const HTTP_CACHE_2011: u32 = 1_200;
 enum Cache {
     /// VLC's default: a second.
     Today,
-    /// What was the default for UDP and for HTTP when the paper was written.
+    /// The defaults for UDP and for HTTP when the paper was written.
     In2011,
 }
 
@@ -158,7 +158,7 @@ fn measure(
     stage.end(&mut client)?;
     stage.end(&mut server)?;
     stage.check_carried("a", figure)?;
-    // It streamed before there was somebody to carry for.
+    // It streamed before the peer's carrier was ready.
     stage.read_report("b")?;
     Ok((from_start, own))
 }
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn vlc_says_how_long_its_buffer_took() {
+    fn vlc_reports_its_buffering_time() {
         let log = "x\n[00] main input debug: Stream buffering done (1057 ms in 981 ms)\nmore";
         assert_eq!(own_count(log), Some(981.0));
         assert_eq!(own_count("Buffering 95%\nStream buffering done (10"), None);

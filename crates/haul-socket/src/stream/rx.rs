@@ -1,9 +1,9 @@
 //! The way in: an FPDU is delivered when it is there whole and its CRC is right (RFC 5044 §7), and
 //! nothing before.
 //!
-//! The kernel's bytes go where the program wants its payload, with room for a head before and a
+//! The kernel's bytes go where the application wants its payload, with room for a head before and a
 //! tail after it, and what is whole is moved together there. What is left over, a part of an FPDU
-//! or one for which the program has no room, waits in the socket's buffer.
+//! or one for which the application has no room, waits in the socket's buffer.
 
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
@@ -29,8 +29,8 @@ const PLAIN_AT: usize = 64;
 struct Rx {
     /// Bytes of an FPDU that is not whole, at the buffer's beginning.
     got: usize,
-    /// Bytes for the program in the buffer: where, and how many. Either these are there or a part
-    /// is.
+    /// Bytes for the application in the buffer: where, and how many. Either these are there or a
+    /// part is.
     at: usize,
     left: usize,
     /// FPDUs that came whole.
@@ -78,9 +78,9 @@ impl Rx {
 
 /// What one step of a receive came to.
 enum Step {
-    /// So many bytes for the program, and whether the kernel had enough to fill all buffers.
+    /// So many bytes for the application, and whether the kernel had enough to fill all buffers.
     Got { octets: usize, may_be_more: bool },
-    /// Bytes came, but none for the program.
+    /// Bytes came, but none for the application.
     Nothing,
     /// The peer has ended its direction.
     End,
@@ -207,7 +207,7 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
     if passes(entry) {
         list.push_part(buffers, done, room);
     } else {
-        // The rest of the FPDU that has begun, or of its head; then the program's buffers, from
+        // The rest of the FPDU that has begun, or of its head; then the application's buffers, from
         // where payload that follows belongs at the earliest.
         let payload = if rx.got >= HEAD {
             let mut head = [0; HEAD];
@@ -278,8 +278,8 @@ fn step(entry: &Entry, rx: &mut Rx, message: &mut msghdr, done: usize, flags: c_
 }
 
 /// Takes the bytes of the stream that lie in `list`, from the beginning of an FPDU on, and moves
-/// the payload of those that are whole and right to where the program wants it, `done` bytes into
-/// its buffers. How many bytes there are for the program.
+/// the payload of those that are whole and right to where the application wants it, `done` bytes
+/// into its buffers. How many bytes there are for the application.
 fn feed(
     entry: &Entry,
     rx: &mut Rx,
@@ -388,7 +388,7 @@ fn is_intact(list: &[iovec], at: usize, payload: usize) -> bool {
 }
 
 /// The first bytes are no FPDU, and nothing was sent yet: the peer is a plain one after all, and
-/// its bytes are the program's as they are.
+/// its bytes are the application's as they are.
 fn pass(
     entry: &Entry,
     rx: &mut Rx,
@@ -400,8 +400,8 @@ fn pass(
     entry.socket.refuse(Why::PeerPlain);
     let len = sys::total(list);
     let given = len.min(sys::total(buffers) - done);
-    // What has no room in the program's buffers, before anything is moved over it: no more than was
-    // received around them.
+    // What has no room in the application's buffers, before anything is moved over it: no more than
+    // was received around them.
     sys::move_forward(list, given, &[buffer], PLAIN_AT, len - given);
     (rx.at, rx.left, rx.used) = (PLAIN_AT, len - given, true);
     sys::move_backward(list, 0, buffers, done, given);

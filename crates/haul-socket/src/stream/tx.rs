@@ -101,9 +101,9 @@ impl Tx {
         sent
     }
 
-    /// How much of `rest` octets goes into the next FPDU, and whether an `sk_buff` must end with
-    /// it: nothing of an FPDU may be left with a program that may never come back (a send that does
-    /// not wait, a timeout, a signal).
+    /// How much of `rest` bytes goes into the next FPDU, and whether an `sk_buff` must end with it:
+    /// nothing of an FPDU may be left with an application that may never come back (a send that
+    /// does not wait, a timeout, a signal).
     fn plan(&mut self, fd: c_int, rest: usize) -> (usize, bool) {
         let wanted = rest.min(PAYLOAD_MAX);
         let full = cost(PAYLOAD_MAX);

@@ -160,11 +160,8 @@ pub(super) fn take_shared(
     let wr = srq?.take()?;
     // The core asks for one when it needs one, so there is a number for it.
     let slot = receives.insert(wr.sges).ok()?;
-    Some(RecvWr {
-        id: wr.wr_id,
-        slot,
-        len: u32::try_from(wr.sges.total_len()).unwrap_or(u32::MAX),
-    })
+    let len = u32::try_from(wr.sges.total_len()).unwrap_or(u32::MAX);
+    Some(RecvWr::new(wr.wr_id, slot, len))
 }
 
 /// What the core is to know of a region.

@@ -1,6 +1,6 @@
 //! Limits of a device, and what it tells of itself.
 
-use haul_verbs::{DeviceAttributes, DeviceCaps, Transport};
+use haul_verbs::{DeviceAttributes, DeviceCaps, Error, Result, Transport};
 
 /// Queue pairs of a shard.
 pub(super) const PAIRS_MAX: u32 = 1 << 20;
@@ -18,6 +18,11 @@ pub(super) const RD_ATOMIC_MAX: u16 = 0x3ffe;
 /// Private data: 512 bytes of MPA less IRD and ORD (RFC 6581 §4) and less what Longhaul ends tell
 /// each other.
 pub(super) const PRIVATE_DATA_MAX: usize = 512 - 4 - 8;
+
+pub(super) fn check_private_data(data: &[u8]) -> Result<()> {
+    let len = data.len() as u64;
+    Error::at_most("the length of private_data", len, PRIVATE_DATA_MAX as u64)
+}
 
 pub(super) fn attributes(transport: Transport) -> DeviceAttributes {
     let both = DeviceCaps::SRQ | DeviceCaps::ZERO_BASED | DeviceCaps::RATE_LIMIT;

@@ -39,5 +39,6 @@ mod slots;
 mod tap;
 mod time;
 
+pub use haul_seal::handshake::Protect;
 pub use options::Options;
 pub use provider::{PROVIDER, provider};

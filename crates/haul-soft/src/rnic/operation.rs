@@ -21,6 +21,10 @@ pub(super) enum Carrier {
     ReliableDatagrams,
 }
 
+/// In place of the length of a Write before Immediate Data: there is none, it is a Send. No Write
+/// is as long.
+pub(super) const NO_WRITE: u64 = u32::MAX as u64;
+
 /// Converts a work request: the first operation has its payload, the last reports.
 pub(super) fn operations(wr: &SendWr<'_>, carrier: Carrier) -> Result<Operations> {
     let (is_connection, is_reliable, features, tells_len) = match carrier {
@@ -49,7 +53,10 @@ pub(super) fn operations(wr: &SendWr<'_>, carrier: Carrier) -> Result<Operations
         SendOp::SendWithImm(data) if features.send_immediate => {
             Operation::SendImmediate { data, solicited }
         }
-        SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => immediate(0, imm),
+        SendOp::SendWithImm(imm) if wr.data.total_len() == 0 => {
+            let behind_send = matches!(carrier, Carrier::ReliableDatagrams);
+            immediate(if behind_send { NO_WRITE } else { 0 }, imm)
+        }
         SendOp::SendWithImm(_) => {
             return Err(Error::Unsupported(
                 "immediate data with the payload of a Send to this peer",
@@ -114,7 +121,7 @@ fn read(wr: &SendWr<'_>, remote: Remote) -> Result<Operation> {
         },
         Data::Inline(_) => None,
     };
-    let sink = sink.ok_or(Error::Invalid("an iWARP read has one sink (RFC 5040 §4.4)"))?;
+    let sink = sink.ok_or(READ_PIECES)?;
     Ok(Operation::Read {
         sink: Stag(sink.lkey),
         sink_to: sink.addr,
@@ -123,10 +130,19 @@ fn read(wr: &SendWr<'_>, remote: Remote) -> Result<Operation> {
     })
 }
 
+/// RFC 5040 §4.4.
+pub(super) const READ_PIECES: Error =
+    Error::Invalid("a Read over iWARP has more than 1 piece, or inline data");
+
+/// Checks the length of an atomic's result.
+pub(super) fn check_atomic(data: &Data<'_>) -> Result<()> {
+    const FIELD: &str = "the length of an atomic's result";
+    Error::at_least(FIELD, data.total_len(), 8)?;
+    Error::at_most(FIELD, data.total_len(), 8)
+}
+
 fn atomic(wr: &SendWr<'_>, remote: Remote, op: AtomicOp) -> Result<Operation> {
-    if wr.data.total_len() != 8 {
-        return Err(Error::Invalid("an atomic's result has 8 bytes"));
-    }
+    check_atomic(&wr.data)?;
     Ok(Operation::Atomic {
         stag: Stag(remote.rkey),
         to: remote.addr,

@@ -1,15 +1,18 @@
 //! How the software RNIC is to work.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use haul_iwarp::SECOND_NS;
+use haul_seal::handshake::Protect;
 use haul_verbs::{Error, Result};
 
 use super::time::ns;
 
 /// Settings of the software RNIC. Build it from [`Options::default`], then set fields.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// Asks for CRCs (RFC 5044 §4.4). They are off only if both ends turn them off. Default: true.
     pub crc: bool,
@@ -35,8 +38,12 @@ pub struct Options {
     /// pair was dropped. Default: 5 s.
     pub close_timeout: Duration,
     /// How long a peer may answer nothing, idle or not, before its connection is lost. 30 s by
-    /// default; TCP counts whole seconds while it is idle.
+    /// default; TCP counts whole seconds while it is idle. Over TCP a peer whose process is stopped
+    /// is noticed only while something waits for it.
     pub peer_timeout: Duration,
+    /// Encrypts and authenticates connections over TCP and UDT, and refuses peers that do not.
+    /// Datagram services have their own. Default: none.
+    pub protect: Option<Arc<dyn Protect>>,
 }
 
 impl Options {
@@ -68,6 +75,7 @@ impl Default for Options {
             connect_timeout: None,
             close_timeout: Duration::from_secs(5),
             peer_timeout: Duration::from_secs(30),
+            protect: None,
         }
     }
 }

@@ -19,7 +19,7 @@ use haul_verbs::{
 use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::events::CmEvents;
 use super::link::{Env, RnicLink, Scratch, UdtTransport, Watched};
-use super::operation::{Carrier, Operations, STEPS, opcode, operations};
+use super::operation::{Carrier, Operations, READ_PIECES, STEPS, check_atomic, opcode, operations};
 use super::places::Places;
 use super::queue::Pushed;
 use super::shape::{Shape, lower_half};
@@ -126,15 +126,14 @@ impl Pair {
     /// What the core is to know of this queue pair.
     pub(super) fn qp_config(&self, ird: u16, ord: u16) -> QpConfig {
         let capacity = &self.shape.capacity;
-        QpConfig {
-            pd: haul_iwarp::Pd(self.buffers.pd),
-            qp: haul_iwarp::QpNum(self.shape.view.qp_num),
-            send_depth: Self::send_slots(capacity),
-            recv_depth: capacity.max_recv_wr,
-            shared_receive: self.buffers.srq.is_some(),
-            ird,
-            ord,
-        }
+        let mut config = QpConfig::default();
+        config.pd = haul_iwarp::Pd(self.buffers.pd);
+        config.qp = haul_iwarp::QpNum(self.shape.view.qp_num);
+        config.send_depth = Self::send_slots(capacity);
+        config.recv_depth = capacity.max_recv_wr;
+        config.shared_receive = self.buffers.srq.is_some();
+        (config.ird, config.ord) = (ird, ord);
+        config
     }
 
     /// Takes over a connection; receives that were posted early go with it, before anything may
@@ -167,7 +166,7 @@ impl Pair {
     pub(super) fn post_send(&mut self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
         for (posted, wr) in requests.iter().enumerate() {
             self.post_one(wr)
-                .map_err(|error| PostError { posted, error })?;
+                .map_err(|error| PostError::new(posted, error))?;
         }
         Ok(())
     }
@@ -200,18 +199,14 @@ impl Pair {
         self.shape.check_data(wr)?;
         match (wr.op, &wr.data) {
             (op, Data::Inline(_)) if op.is_read_or_atomic() => {
-                Err(Error::Invalid("inline data is for sends and writes"))
+                Err(Error::Invalid("a Read or atomic has inline data"))
             }
             (SendOp::RdmaRead(_), Data::Sges(list)) if list.as_slice().len() > 1 => {
-                Err(Error::Invalid("an iWARP read has one sink (RFC 5040 §4.4)"))
+                Err(READ_PIECES)
             }
-            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data)
-                if data.total_len() != 8 =>
-            {
-                Err(Error::Invalid("an atomic's result has 8 bytes"))
-            }
-            (SendOp::LocalInv(_), data) if data.total_len() > 0 => {
-                Err(Error::Invalid("an invalidation has no data"))
+            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data) => check_atomic(data),
+            (SendOp::LocalInv(_), data) => {
+                Error::at_most("the length of a LocalInv's data", data.total_len(), 0)
             }
             _ => Ok(()),
         }
@@ -250,7 +245,7 @@ impl Pair {
                     return Err(Error::Unsupported("immediate data with this peer"));
                 }
                 Atomic { .. } | Read { .. } if params.ord == 0 => {
-                    return Err(Error::Invalid("the connection was made without reads"));
+                    return Err(NO_READS);
                 }
                 _ => {}
             }
@@ -283,15 +278,11 @@ impl Pair {
         if let (true, Data::Inline(bytes)) = (with_data, wr.data) {
             self.buffers.keep_inline(slot, bytes);
         }
-        let request = haul_iwarp::SendWr {
-            id: wr.wr_id,
-            slot,
-            op,
-            len: u32::try_from(len).unwrap_or(u32::MAX),
-            signalled,
-            fence: with_data && wr.flags.contains(SendFlags::FENCE),
-            continues: !with_data,
-        };
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        let mut request = haul_iwarp::SendWr::new(wr.wr_id, slot, op, len);
+        request.signalled = signalled;
+        request.fence = with_data && wr.flags.contains(SendFlags::FENCE);
+        request.continues = !with_data;
         let ConnectionState::Up(link) = &mut self.link else {
             return Err(Error::State(self.shape.view.state()));
         };
@@ -301,9 +292,7 @@ impl Pair {
             match error {
                 haul_iwarp::PostError::Full => Error::Full("send queue"),
                 haul_iwarp::PostError::NotOpen => Error::State(QpState::Sqd),
-                haul_iwarp::PostError::NoReads => {
-                    Error::Invalid("the connection was made without reads")
-                }
+                haul_iwarp::PostError::NoReads => NO_READS,
                 _ => Error::Unsupported("this operation with this peer"),
             }
         })
@@ -311,15 +300,10 @@ impl Pair {
 
     fn report_send(&mut self, wr_id: u64, status: WcStatus, opcode: WcOpcode, byte_len: u32) {
         let places = 1 + std::mem::take(&mut self.unreported);
+        let mut wc = WorkCompletion::new(wr_id, status, opcode, self.shape.view.qp_num);
+        wc.byte_len = byte_len;
         self.sent.push(Pushed {
-            wc: WorkCompletion {
-                wr_id,
-                status,
-                opcode,
-                byte_len,
-                qp_num: self.shape.view.qp_num,
-                ..WorkCompletion::default()
-            },
+            wc,
             solicited: false,
             held: Some(self.sends.held(places)),
         });
@@ -328,16 +312,14 @@ impl Pair {
     pub(super) fn post_recv(&mut self, requests: &[RecvWr]) -> Result<(), PostError> {
         for (posted, wr) in requests.iter().enumerate() {
             self.receive_one(wr)
-                .map_err(|error| PostError { posted, error })?;
+                .map_err(|error| PostError::new(posted, error))?;
         }
         Ok(())
     }
 
     fn receive_one(&mut self, wr: &RecvWr) -> Result<()> {
         if self.buffers.srq.is_some() {
-            return Err(Error::Invalid(
-                "its receives come from a shared receive queue",
-            ));
+            return Err(Error::Invalid("the queue pair has an srq; post to that"));
         }
         let len = self.shape.check_receive(wr)?;
         if self.receives.are_taken() {
@@ -351,11 +333,7 @@ impl Pair {
         }
         let slot = self.buffers.receives.insert(wr.sges);
         let slot = slot.map_err(|_| Error::Full("receive queue"))?;
-        let request = haul_iwarp::RecvWr {
-            id: wr.wr_id,
-            slot,
-            len,
-        };
+        let request = haul_iwarp::RecvWr::new(wr.wr_id, slot, len);
         if let ConnectionState::Up(link) = &mut self.link {
             link.core_mut().post_receive(request).map_err(|error| {
                 self.buffers.receives.remove(slot);
@@ -470,7 +448,8 @@ impl Pair {
                 Event::Completion(completion) => self.complete(tools.registry, &completion),
                 Event::Error(error) => {
                     self.shape.view.set_state(QpState::Err);
-                    self.shape.view.set_failure(failure(error));
+                    let failure = protection_failure(&**link).unwrap_or_else(|| failure(error));
+                    self.shape.view.set_failure(failure);
                     failed = true;
                 }
                 Event::ShutdownSend => link.end(),
@@ -501,11 +480,10 @@ impl Pair {
             return;
         };
         let params = link.core().params();
-        let established = Established {
-            private_data: link.core().private_data().to_vec(),
-            responder_resources: params.map_or(0, |params| params.ird),
-            initiator_depth: params.map_or(0, |params| params.ord),
-        };
+        let mut established = Established::default();
+        established.private_data = link.core().private_data().to_vec();
+        established.responder_resources = params.map_or(0, |params| params.ird);
+        established.initiator_depth = params.map_or(0, |params| params.ord);
         self.tell(|qp_num| CmEvent::Established {
             qp_num,
             established,
@@ -533,7 +511,8 @@ impl Pair {
                 private_data,
             });
         } else {
-            self.unreachable(error.map(failure));
+            let failure = protection_failure(&*link).or_else(|| error.map(failure));
+            self.unreachable(failure);
         }
         if let Some(link) = link.close(tools.now, tools.poller) {
             self.link = ConnectionState::Closing(link);
@@ -542,10 +521,7 @@ impl Pair {
 
     /// The connection never was: whatever is posted is flushed.
     pub(super) fn unreachable(&mut self, why: Option<Failure>) {
-        let failure = why.unwrap_or_else(|| Failure {
-            blame: Blame::Network,
-            reason: "the peer closed".into(),
-        });
+        let failure = why.unwrap_or_else(|| Failure::new(Blame::Network, "the peer closed"));
         self.link = ConnectionState::Over;
         self.shape.view.set_failure(failure.clone());
         self.shape.view.set_state(QpState::Err);
@@ -627,13 +603,7 @@ impl Pair {
 
     fn receive_completion(&self, wr_id: u64, status: WcStatus) -> Pushed {
         Pushed {
-            wc: WorkCompletion {
-                wr_id,
-                status,
-                opcode: WcOpcode::Recv,
-                qp_num: self.shape.view.qp_num,
-                ..WorkCompletion::default()
-            },
+            wc: WorkCompletion::new(wr_id, status, WcOpcode::Recv, self.shape.view.qp_num),
             solicited: false,
             held: Some(self.receives.held(1)),
         }
@@ -686,6 +656,9 @@ pub(super) struct Tools<'a> {
     pub(super) poller: &'a Poller,
 }
 
+const NO_READS: Error =
+    Error::Invalid("initiator_depth of the connection is 0: it was made without Reads and atomics");
+
 /// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5
 /// rule 12).
 const PROOF: Operation = Operation::Read {
@@ -694,6 +667,12 @@ const PROOF: Operation = Operation::Read {
     source: Stag(0),
     source_to: 0,
 };
+
+/// Why a connection failed that is protected.
+fn protection_failure(link: &dyn RnicLink) -> Option<Failure> {
+    link.failure()
+        .map(|reason| Failure::new(Blame::Peer, reason))
+}
 
 /// Who is to blame for the end of a connection.
 pub(super) fn failure(error: haul_iwarp::Error) -> Failure {
@@ -704,8 +683,5 @@ pub(super) fn failure(error: haul_iwarp::Error) -> Failure {
         E::LocalMemory(_) | E::Aborted => Blame::Local,
         E::Lost | E::TimedOut => Blame::Network,
     };
-    Failure {
-        blame,
-        reason: error.to_string(),
-    }
+    Failure::new(blame, error.to_string())
 }

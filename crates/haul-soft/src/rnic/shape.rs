@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use haul_verbs::{
-    Blame, Data, Error, Failure, QpCapacity, QpState, RateLimit, RecvWr, Result, SendWr,
+    Blame, Data, Error, Failure, QpCapacity, QpState, RateLimit, RecvWr, Result, SendWr, SgeList,
 };
 
 use super::lock::lock;
@@ -49,10 +49,10 @@ impl View {
 
     /// Completions were lost.
     pub(super) fn note_overflow(&self) {
-        self.set_failure(Failure {
-            blame: Blame::Local,
-            reason: "its completion queue has overflowed".into(),
-        });
+        self.set_failure(Failure::new(
+            Blame::Local,
+            "its completion queue has overflowed",
+        ));
     }
 }
 
@@ -72,32 +72,31 @@ impl Shape {
     /// The bytes of a work request's message, if it has no more pieces than there is room for.
     pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
         match &wr.data {
-            Data::Sges(list) if list.as_slice().len() > self.capacity.max_send_sge as usize => {
-                return Err(Error::Invalid(
-                    "more pieces than the queue pair was made for",
-                ));
+            Data::Sges(list) => check_pieces(list, self.capacity.max_send_sge)?,
+            Data::Inline(bytes) => {
+                let max = self.capacity.max_inline.into();
+                Error::at_most("the length of inline data", bytes.len() as u64, max)?;
             }
-            Data::Inline(bytes) if bytes.len() > self.capacity.max_inline as usize => {
-                return Err(Error::Invalid(
-                    "more inline data than the queue pair was made for",
-                ));
-            }
-            _ => {}
         }
-        let len = u32::try_from(wr.data.total_len());
-        len.map_err(|_| Error::Invalid("a message of 2^32 bytes or more"))
+        check_len(wr.data.total_len())
     }
 
     /// The bytes of a receive.
     pub(super) fn check_receive(&self, wr: &RecvWr) -> Result<u32> {
-        if wr.sges.as_slice().len() > self.capacity.max_recv_sge as usize {
-            return Err(Error::Invalid(
-                "more pieces than the queue pair was made for",
-            ));
-        }
-        let len = u32::try_from(wr.sges.total_len());
-        len.map_err(|_| Error::Invalid("a buffer of 2^32 bytes or more"))
+        check_pieces(&wr.sges, self.capacity.max_recv_sge)?;
+        check_len(wr.sges.total_len())
     }
+}
+
+/// Checks that a work request has no more pieces than its queue was made for.
+pub(super) fn check_pieces(list: &SgeList, max: u32) -> Result<()> {
+    let pieces = list.as_slice().len() as u64;
+    Error::at_most("the number of pieces", pieces, max.into())
+}
+
+fn check_len(len: u64) -> Result<u32> {
+    Error::at_most("the length of all pieces", len, u32::MAX.into())?;
+    Ok(u32::try_from(len).unwrap_or(u32::MAX))
 }
 
 /// 32 bits of what an Immediate Data message holds (RFC 7306 §6).

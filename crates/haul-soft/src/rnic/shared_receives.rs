@@ -8,6 +8,7 @@ use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
 use super::events::AsyncEvents;
 use super::lock::lock;
 use super::places::Places;
+use super::shape::check_pieces;
 
 /// What shards take receives from.
 #[derive(Debug)]
@@ -50,8 +51,8 @@ impl SharedReceives {
     pub(super) fn post(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         let mut state = lock(&self.state);
         for (posted, wr) in requests.iter().enumerate() {
-            let error = if wr.sges.as_slice().len() > self.init.max_sge as usize {
-                Error::Invalid("more pieces than the shared receive queue was made for")
+            let error = if let Err(error) = check_pieces(&wr.sges, self.init.max_sge) {
+                error
             } else if self.places.are_taken() {
                 Error::Full("shared receive queue")
             } else {
@@ -59,7 +60,7 @@ impl SharedReceives {
                 state.queue.push_back(*wr);
                 continue;
             };
-            return Err(PostError { posted, error });
+            return Err(PostError::new(posted, error));
         }
         Ok(())
     }

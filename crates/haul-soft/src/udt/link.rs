@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use haul_cc::Time;
+use haul_cc::{Remembered, Time};
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
-use haul_udt::wire::{HEADER_LEN, piece_len};
+use haul_udt::wire::{HEADER_LEN, SEAL_LEN, piece_len};
 use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
 
-use super::LinkError;
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
 use super::place::Place;
+use super::sealing::{Sealing, open};
 use super::trouble::{FAILURES, Trouble, rest};
+use super::{LinkError, Options, Seal};
 use crate::bulk::{Sink, Source};
 
 /// One connection, its socket and its buffers.
@@ -55,6 +56,9 @@ pub struct Link {
     peer_closed: bool,
     trouble: Trouble,
     joiner: Joiner,
+    sealing: Option<Sealing>,
+    /// Packets of `transmit` travel in pieces, and so does the rest of it.
+    cutting: bool,
     /// Packets too long for the path, and the pieces of one.
     long: (Vec<u8>, Vec<u8>),
     /// The peer may open its socket later than this end.
@@ -126,6 +130,7 @@ impl Link {
         socket: UdpSocket,
         peer: SocketAddr,
         connection: Connection,
+        sealing: Option<Sealing>,
     ) -> io::Result<Self> {
         let poller = Poller::new()?;
         poller.add(&socket, TOKEN, Interest::READ)?;
@@ -158,6 +163,8 @@ impl Link {
             peer_closed: false,
             trouble: Trouble::default(),
             joiner: Joiner::default(),
+            sealing,
+            cutting: false,
             long: Default::default(),
             patient: false,
             ending: false,
@@ -168,6 +175,40 @@ impl Link {
     #[must_use]
     pub fn remote(&self) -> Remote {
         Remote(Arc::clone(&self.shared))
+    }
+
+    /// Gives a sealed link that has none the secret of this connection. It neither sends nor takes
+    /// anything but handshakes before.
+    pub fn set_seal(&mut self, seal: Seal) {
+        if let Some(sealing) = &mut self.sealing {
+            sealing.set(seal);
+        }
+    }
+
+    /// Starts from what an earlier link found on the path. For a link that has sent nothing.
+    pub fn resume(&mut self, remembered: Remembered) {
+        self.connection.resume(remembered);
+    }
+
+    /// Sets what was not known when the listener accepted this link: congestion control, idle
+    /// timeout and receive buffer. False if the options demand a seal and the peers agreed on
+    /// none, or the other way round. For a link that has neither sent nor received.
+    #[must_use]
+    pub fn configure(&mut self, options: &Options) -> bool {
+        self.read_clock();
+        let config = &options.config;
+        self.connection
+            .configure(self.now, config.control, config.idle_timeout_ns);
+        // The kernel's own buffer serves as well, only less.
+        let _ = self.socket.set_recv_buffer(options.recv_buffer_bytes);
+        let sealed = self.connection.params().map(|params| params.seal);
+        sealed == Some(config.seal || options.seal.is_some())
+    }
+
+    /// Returns the address of its socket.
+    #[must_use]
+    pub fn local_addr(&self) -> SocketAddr {
+        self.socket.local_addr()
     }
 
     /// Returns the peer's address.
@@ -368,10 +409,19 @@ impl Link {
 
     fn require_placement(&self) -> Result<(), LinkError> {
         match self.connection.params() {
+            Some(_) if self.waits_for_secret() => {
+                let error = "a sealed channel has no secret";
+                Err(LinkError::System(io::Error::other(error)))
+            }
             Some(params) if params.placement => Ok(()),
             Some(_) => Err(LinkError::Plain),
             None => Err(LinkError::Closed),
         }
+    }
+
+    fn waits_for_secret(&self) -> bool {
+        let sealing = self.sealing.as_ref();
+        sealing.is_some_and(|sealing| !sealing.has_secret())
     }
 
     /// Tells the peer that it is over, whatever the result.
@@ -479,13 +529,11 @@ impl Link {
                 self.taken += 1;
                 self.arrived += message.bytes.len() as u64;
                 let arrived = Time::from_ns(message.arrived_ns);
-                let datagrams = message.datagrams();
-                if message.ecn == CONGESTION_EXPERIENCED {
-                    let marked = u32::try_from(datagrams.len()).unwrap_or(u32::MAX);
-                    self.connection.handle_marks(marked);
-                }
-                let joined = (&mut self.connection, &mut self.joiner);
-                take(joined, self.now, arrived, datagrams, place).map_err(LinkError::Sink)?;
+                let marked = message.ecn == CONGESTION_EXPERIENCED;
+                let datagrams = self.batch.datagrams_mut(self.taken - 1);
+                let parts = (&mut self.connection, &mut self.joiner, &mut self.sealing);
+                take(parts, self.now, (arrived, marked), datagrams, place)
+                    .map_err(LinkError::Sink)?;
             }
         }
         if failed == RECEIVE_ROUNDS {
@@ -516,10 +564,15 @@ impl Link {
     pub(super) fn flush(&mut self, outgoing: &mut Outgoing<'_>) -> Result<(), LinkError> {
         for _ in 0..SEND_BATCHES {
             if self.left.is_none() {
-                if !self.connection.poll_transmit(self.now, &mut self.transmit) {
+                let may_send = !self.waits_for_secret() || self.connection.has_handshake();
+                if !may_send || !self.connection.poll_transmit(self.now, &mut self.transmit) {
                     return Ok(());
                 }
                 self.left = Some(0);
+                self.cutting = false;
+                if let Some(sealing) = &mut self.sealing {
+                    sealing.clear();
+                }
             }
             if !self.push_out(outgoing)? {
                 return Ok(());
@@ -534,8 +587,10 @@ impl Link {
         let skip = self.left.unwrap_or(0);
         let total = transmit.headers.len().saturating_sub(skip);
         let segment_len = transmit.segment_len();
-        let (taken, total) = if segment_len > self.connection.datagram_max() {
+        let (taken, total) = if self.cutting || segment_len > self.connection.datagram_max() {
             (self.push_pieces(outgoing, skip)?, total)
+        } else if transmit.sealed.is_some() {
+            (self.push_sealed(outgoing, skip)?, total.max(1))
         } else if transmit.control.is_empty() {
             let sent = outgoing
                 .gather(transmit, skip, |slices| {
@@ -573,6 +628,40 @@ impl Link {
         Ok(false)
     }
 
+    /// Hands the packets of `transmit` but the first `skip` to the socket, sealed; how many it
+    /// took.
+    fn push_sealed(
+        &mut self,
+        outgoing: &mut Outgoing<'_>,
+        skip: usize,
+    ) -> Result<io::Result<usize>, LinkError> {
+        let (connection, transmit) = (&self.connection, &self.transmit);
+        let Some(sealing) = &mut self.sealing else {
+            return Err(LinkError::System(io::ErrorKind::InvalidInput.into()));
+        };
+        let is_control = !transmit.control.is_empty();
+        if sealing.is_empty() {
+            let sealed = if let (true, Some(first)) = (is_control, transmit.sealed) {
+                let control = &transmit.control;
+                sealing.seal_packets(connection, first, control, control.len())
+            } else {
+                outgoing
+                    .gather(transmit, 0, |slices| {
+                        sealing.seal_batch(connection, transmit, slices)
+                    })
+                    .map_err(LinkError::Source)?
+            };
+            sealed.map_err(LinkError::System)?;
+        }
+        let segment_len = if is_control {
+            transmit.control.len()
+        } else {
+            transmit.segment_len()
+        } + SEAL_LEN;
+        let slices = [IoSlice::new(sealing.rest(segment_len, skip))];
+        Ok(self.socket.send_segments(self.peer, segment_len, &slices))
+    }
+
     /// Hands the packets of `transmit` but the first `skip` to the socket in pieces; how many it
     /// took whole.
     fn push_pieces(
@@ -582,6 +671,7 @@ impl Link {
     ) -> Result<io::Result<usize>, LinkError> {
         let (segment_len, max) = (self.transmit.segment_len(), self.connection.datagram_max());
         let len = piece_len(segment_len, max);
+        self.cutting = true;
         let (packets, pieces) = (&mut self.long.0, &mut self.long.1);
         packets.clear();
         outgoing
@@ -593,8 +683,20 @@ impl Link {
             .map_err(LinkError::Source)?;
         for (sent, packet) in packets.chunks(segment_len).enumerate() {
             pieces.clear();
-            let count = self.connection.cut(packet, len, pieces);
-            let slices = [IoSlice::new(pieces)];
+            let (count, sealed) = self.connection.cut(packet, len, pieces);
+            let (len, bytes) = match (&mut self.sealing, sealed) {
+                (Some(sealing), Some(first)) => {
+                    sealing.clear();
+                    sealing
+                        .seal_packets(&self.connection, first, pieces, len)
+                        .map_err(LinkError::System)?;
+                    (len + SEAL_LEN, sealing.rest(len, 0))
+                }
+                // Nothing leaves without a seal.
+                (Some(_), None) => continue,
+                (None, _) => (len, pieces.as_slice()),
+            };
+            let slices = [IoSlice::new(bytes)];
             match self.socket.send_segments(self.peer, len, &slices) {
                 Ok(taken) if taken >= count => {}
                 Ok(_) if sent == 0 => return Ok(Err(io::ErrorKind::WouldBlock.into())),
@@ -660,28 +762,35 @@ impl Link {
     }
 }
 
-/// Feeds datagrams to the connection and places their payload, runs of neighbours at once.
+/// Opens datagrams, feeds them to the connection and places their payload, runs of neighbours at
+/// once.
 fn take<'d>(
-    (connection, joiner): (&mut Connection, &mut Joiner),
+    (connection, joiner, sealing): (&mut Connection, &mut Joiner, &mut Option<Sealing>),
     now: Time,
-    arrived: Time,
-    datagrams: impl Iterator<Item = &'d [u8]>,
+    (arrived, marked): (Time, bool),
+    datagrams: impl Iterator<Item = &'d mut [u8]>,
     place: &mut dyn Place,
 ) -> io::Result<()> {
     let mut parts = [IoSlice::new(&[]); RUN];
     let (mut used, mut start, mut end) = (0, 0, 0);
     for datagram in datagrams {
+        let Some(datagram) = open(sealing, connection, now, datagram) else {
+            continue;
+        };
+        if marked {
+            connection.handle_marks(1);
+        }
         if let Some(piece) = connection.piece(datagram) {
             if let Some(packet) = joiner.join(&piece)
                 && let Ok(Received::Data(Placement { position, .. })) =
-                    connection.handle_datagram(now, arrived, packet)
+                    connection.handle_packet(now, arrived, packet)
             {
                 place.place(position, &[IoSlice::new(&packet[HEADER_LEN..])])?;
             }
             continue;
         }
         let Ok(Received::Data(Placement { position, len })) =
-            connection.handle_datagram(now, arrived, datagram)
+            connection.handle_packet(now, arrived, datagram)
         else {
             continue;
         };
@@ -749,3 +858,6 @@ impl Remote {
         *self.0.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use haul_cc::Time;
 use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker};
-use haul_io::udp::{RecvBatch, UdpOptions, UdpSocket};
+use haul_io::udp::{RecvBatch, UdpSocket};
 use haul_udt::wire::SocketId;
 use haul_udt::{Connection, Identity, Reaction, Request};
 
@@ -100,15 +100,14 @@ impl Listener {
     }
 
     /// Waits for a client, until `deadline` of the [`Clock`]; none when that has passed or a
-    /// [`Stop`] was used. Clients are named by what they chose for their end; `wanted` answers with
-    /// the options for one that is to be accepted.
+    /// [`Stop`] was used. `wanted` returns the options for a request that is to be accepted.
     ///
     /// # Errors
     /// [`LinkError::Network`] where the socket fails.
     pub fn accept(
         &mut self,
         deadline: Option<Time>,
-        wanted: &mut dyn FnMut(Identity) -> Option<Options>,
+        wanted: &mut dyn FnMut(&Request) -> Option<Options>,
     ) -> Result<Option<(Identity, Link)>, LinkError> {
         loop {
             let now = Time::from_ns(self.clock.now_ns());
@@ -143,13 +142,9 @@ impl Listener {
         request: Request,
         local: SocketAddr,
         came: Time,
-        wanted: &mut dyn FnMut(Identity) -> Option<Options>,
+        wanted: &mut dyn FnMut(&Request) -> Option<Options>,
     ) -> Result<Option<(Identity, Link)>, LinkError> {
-        let identity = Identity {
-            socket: request.handshake.socket,
-            initial: request.handshake.initial,
-        };
-        let Some(options) = wanted(identity) else {
+        let Some(options) = wanted(&request) else {
             if self.early.len() == EARLY_MAX {
                 self.early.pop_front();
             }
@@ -157,7 +152,7 @@ impl Listener {
             return Ok(None);
         };
         let link = self.open(&request, local, &options)?;
-        Ok(link.map(|link| (identity, link)))
+        Ok(link.map(|link| (request.identity(), link)))
     }
 
     fn open(
@@ -171,7 +166,8 @@ impl Listener {
         let Some((socket, connection)) = opened.map_err(LinkError::Network)? else {
             return Ok(None);
         };
-        let mut link = Link::new(socket, request.from, connection).map_err(LinkError::System)?;
+        let link = Link::new(socket, request.from, connection, options.sealing());
+        let mut link = link.map_err(LinkError::System)?;
         link.wait_open(false)?;
         Ok(Some(link))
     }
@@ -180,12 +176,9 @@ impl Listener {
 impl Acceptor {
     /// Listens at `local`; see [`Listener::bind`].
     pub(crate) fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
-        let shared = options.socket_options(true);
-        let socket_options = UdpOptions {
-            report_destination: local.ip().is_unspecified(),
-            gro: false,
-            ..shared
-        };
+        let mut socket_options = options.socket_options(true);
+        socket_options.report_destination = local.ip().is_unspecified();
+        socket_options.gro = false;
         let socket = UdpSocket::bind(local, &socket_options)?;
         let [a, b, c, d, ..] = secret;
         Ok(Self {

@@ -6,8 +6,8 @@
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of
 //! its own for each accepted connection, `budget` how many of them · [`plain`] a socket-like face,
-//! `memory` what it holds · [`stream`] the same with a thread of its own, for callers that have
-//! none.
+//! `memory` what it holds · `sealing` seals what leaves and opens what arrives · [`stream`] the
+//! same with a thread of its own, for callers that have none.
 
 mod budget;
 mod incoming;
@@ -17,6 +17,7 @@ mod memory;
 mod outgoing;
 mod place;
 pub mod plain;
+pub(crate) mod sealing;
 pub mod stream;
 pub(crate) mod trouble;
 
@@ -24,7 +25,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 pub use haul_cc::Rate;
-pub use haul_udt::{Config, Error, Identity, Seq, Stats};
+pub use haul_seal::{Cipher, Seal, Secret};
+pub use haul_udt::{Config, Error, Identity, Refused, Request, Seq, Stats};
 pub(crate) use link::BLOCKED_NS;
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;
@@ -64,11 +66,16 @@ pub enum LinkError {
     Plain,
 }
 
-/// How to open links.
+/// How to open links. Build it from [`Options::default`], then set fields.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The protocol's choices. `lower_len` and `mtu` are set from the address family and the route.
+    /// With `seal`, every datagram but handshakes is sealed, and peers that do not are refused.
     pub config: Config,
+    /// The secret of a sealed connection, and of that one only; it implies `seal`. Where it is not
+    /// known before the connection opens, [`Link::set_seal`] takes it.
+    pub seal: Option<Seal>,
     /// Receive buffer to ask the kernel for, bytes.
     pub recv_buffer_bytes: usize,
     /// Send buffer to ask the kernel for, bytes.
@@ -82,6 +89,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             config: Config::default(),
+            seal: None,
             recv_buffer_bytes: SOCKET_BUFFER_BYTES,
             send_buffer_bytes: SOCKET_BUFFER_BYTES / 4,
         }
@@ -89,13 +97,18 @@ impl Default for Options {
 }
 
 impl Options {
+    /// The keys of a link with these options, if it is sealed.
+    fn sealing(&self) -> Option<sealing::Sealing> {
+        let seals = self.config.seal || self.seal.is_some();
+        seals.then(|| sealing::Sealing::new(self.seal.clone()))
+    }
+
     pub(crate) fn socket_options(&self, share_port: bool) -> UdpOptions {
-        UdpOptions {
-            recv_buffer_bytes: self.recv_buffer_bytes,
-            send_buffer_bytes: self.send_buffer_bytes,
-            share_port,
-            ..UdpOptions::default()
-        }
+        let mut config = UdpOptions::default();
+        config.recv_buffer_bytes = self.recv_buffer_bytes;
+        config.send_buffer_bytes = self.send_buffer_bytes;
+        config.share_port = share_port;
+        config
     }
 
     /// The protocol's choices for packets to `peer`, whose route carries `mtu` bytes.
@@ -108,6 +121,7 @@ impl Options {
         let mut config = self.config.clone();
         config.lower_len = u32::try_from(lower_len).unwrap_or(u32::MAX);
         config.mtu = mtu.unwrap_or(self.config.mtu).min(MTU_MAX);
+        config.seal |= self.seal.is_some();
         config
     }
 }
@@ -197,5 +211,5 @@ fn unopened(
     let now = haul_cc::Time::from_ns(clock.now_ns());
     let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
     let connection = opener(now, config, own, peer.ip(), seed);
-    Link::new(socket, peer, connection).map_err(LinkError::System)
+    Link::new(socket, peer, connection, options.sealing()).map_err(LinkError::System)
 }

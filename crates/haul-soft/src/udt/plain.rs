@@ -311,7 +311,8 @@ impl Listener {
             let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
             let opened = self.acceptor.open(&request, local, &self.options, now)?;
             if let Some((socket, connection)) = opened {
-                return Link::new(socket, request.from, connection).map(Some);
+                let sealing = self.options.sealing();
+                return Link::new(socket, request.from, connection, sealing).map(Some);
             }
         }
         Ok(None)

@@ -33,8 +33,9 @@ use super::place::Place;
 use super::plain;
 use super::{Link, LinkError, Remote, unopened};
 
-/// How to open streams.
+/// How to open streams. Build it from [`Options::default`], then set fields.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct Options {
     /// The connection's choices. Its kind is a stream, and its window the receiving ring.
     pub udt: super::Options,

@@ -87,10 +87,8 @@ fn a_broadcast_reaches_a_service_of_the_network() {
 #[test]
 fn a_group_is_joined_by_a_service_only_once_it_has_begun_and_only_if_it_is_one() {
     let end = End::new();
-    let init = haul_verbs::QpInit {
-        qp_type: QpType::Ud,
-        ..haul_verbs::QpInit::new(&end.cq)
-    };
+    let mut init = haul_verbs::QpInit::new(&end.cq);
+    init.qp_type = QpType::Ud;
     let qp = end.pd.create_qp(&init).unwrap();
     let early = qp.attach_multicast(GROUP.into(), LO);
     assert!(matches!(early, Err(Error::State(QpState::Reset))));

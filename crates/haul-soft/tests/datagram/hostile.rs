@@ -148,18 +148,14 @@ fn a_key_of_this_end_that_is_not_valid_fails_the_request_alone() {
 
 #[test]
 fn a_full_receive_buffer_shows_in_the_counts() {
-    let options = haul_soft::rnic::Options {
-        socket_buffer: Some(4_096),
-        ..Default::default()
-    };
+    let mut options = haul_soft::rnic::Options::default();
+    options.socket_buffer = Some(4_096);
     let devices = haul_soft::rnic::provider(options).devices().unwrap();
     let context = devices[2].open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(64, None, 0).unwrap();
-    let init = haul_verbs::QpInit {
-        qp_type: QpType::Ud,
-        ..haul_verbs::QpInit::new(&cq)
-    };
+    let mut init = haul_verbs::QpInit::new(&cq);
+    init.qp_type = QpType::Ud;
     let qp = pd.create_qp(&init).unwrap();
     let addr = qp.bind(LOOPBACK).unwrap();
     let near = End::new();

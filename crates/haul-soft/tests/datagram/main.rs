@@ -23,4 +23,5 @@ mod places;
 mod records;
 mod relay;
 mod reliable;
+mod sealed;
 mod support;

@@ -11,10 +11,8 @@ fn a_thousand_peers_are_served_by_one_queue_pair() {
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(4_096, None, 0).unwrap();
     let mr = crate::support::memory(&pd, haul_verbs::Sources::Any);
-    let init = QpInit {
-        qp_type: QpType::Ud,
-        ..QpInit::new(&cq)
-    };
+    let mut init = QpInit::new(&cq);
+    init.qp_type = QpType::Ud;
     let clients: Vec<_> = (0..1_000)
         .map(|_| {
             let qp = pd.create_qp(&init).unwrap();

@@ -23,20 +23,22 @@ pub(crate) struct Seen {
     pub(crate) octets: u32,
 }
 
-/// See the module. Ends when it is dropped.
-pub(crate) struct Relay {
+/// Passes the datagrams of two ends on. Ends when it is dropped.
+pub(crate) struct Tap {
     /// Where the near end sends to, and the far end hears from.
     pub(crate) near_side: SocketAddr,
-    lost: Arc<Mutex<Vec<Seen>>>,
+    /// Where the far end receives from.
+    pub(crate) far_side: Arc<UdpSocket>,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Relay {
-    /// Between whoever sends to it and `far`. `lose` says what does not get through.
+impl Tap {
+    /// Between whoever sends to it and `far`. `pass` gets each datagram, whether it goes to `far`,
+    /// and its number in that direction; it may change the datagram, and returns whether it passes.
     pub(crate) fn new(
         far: SocketAddr,
-        lose: impl Fn(Seen) -> bool + Send + Sync + 'static,
+        pass: impl Fn(&mut [u8], bool, usize) -> bool + Send + Sync + 'static,
     ) -> Self {
         let sockets = [(); 2].map(|()| {
             let socket = UdpSocket::bind(LOOPBACK).unwrap();
@@ -46,13 +48,13 @@ impl Relay {
             Arc::new(socket)
         });
         let near_side = sockets[0].local_addr().unwrap();
-        let (stop, lost) = (Arc::new(AtomicBool::new(false)), Arc::default());
-        let (near, lose) = (Arc::new(Mutex::new(None)), Arc::new(lose));
+        let far_side = Arc::clone(&sockets[1]);
+        let stop = Arc::new(AtomicBool::new(false));
+        let (near, pass) = (Arc::new(Mutex::new(None)), Arc::new(pass));
         let threads = [true, false].map(|forward| {
             let (from, to) = if forward { (0, 1) } else { (1, 0) };
             let (from, to) = (Arc::clone(&sockets[from]), Arc::clone(&sockets[to]));
-            let (stop, lost) = (Arc::clone(&stop), Arc::clone(&lost));
-            let (near, lose) = (Arc::clone(&near), Arc::clone(&lose));
+            let (stop, near, pass) = (Arc::clone(&stop), Arc::clone(&near), Arc::clone(&pass));
             std::thread::spawn(move || {
                 let mut buffer = vec![0; 65_536];
                 let mut index = 0;
@@ -66,12 +68,9 @@ impl Relay {
                     } else {
                         *near.lock().unwrap()
                     };
-                    let seen = look(&buffer[..len], forward, index);
+                    let passes = pass(&mut buffer[..len], forward, index);
                     index += 1;
-                    if lose(seen) {
-                        let lost: &Mutex<Vec<Seen>> = &lost;
-                        lost.lock().unwrap().push(seen);
-                    } else if let Some(target) = target {
+                    if let Some(target) = target.filter(|_| passes) {
                         to.send_to(&buffer[..len], target).unwrap();
                     }
                 }
@@ -79,24 +78,56 @@ impl Relay {
         });
         Self {
             near_side,
-            lost,
+            far_side,
             stop,
             threads: threads.into(),
+        }
+    }
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            thread.join().unwrap();
+        }
+    }
+}
+
+/// See the module.
+pub(crate) struct Relay {
+    /// Where the near end sends to.
+    pub(crate) near_side: SocketAddr,
+    lost: Arc<Mutex<Vec<Seen>>>,
+    _tap: Tap,
+}
+
+impl Relay {
+    /// Between whoever sends to it and `far`. `lose` says what does not get through.
+    pub(crate) fn new(
+        far: SocketAddr,
+        lose: impl Fn(Seen) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let lost = Arc::<Mutex<Vec<Seen>>>::default();
+        let all_lost = Arc::clone(&lost);
+        let tap = Tap::new(far, move |datagram, forward, index| {
+            let seen = look(datagram, forward, index);
+            let is_lost = lose(seen);
+            if is_lost {
+                all_lost.lock().unwrap().push(seen);
+            }
+            !is_lost
+        });
+        Self {
+            near_side: tap.near_side,
+            lost,
+            _tap: tap,
         }
     }
 
     /// What did not get through so far.
     pub(crate) fn lost(&self) -> Vec<Seen> {
         self.lost.lock().unwrap().clone()
-    }
-}
-
-impl Drop for Relay {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            thread.join().unwrap();
-        }
     }
 }
 

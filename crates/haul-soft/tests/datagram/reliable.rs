@@ -3,8 +3,8 @@
 use std::net::UdpSocket;
 
 use haul_verbs::{
-    DatagramInit, Peer, QpState, QpType, Remote, SendOp, SendWr, Sources, WcData, WcOpcode,
-    WcStatus,
+    DatagramInit, Peer, QpState, QpType, RecvWr, Remote, SendOp, SendWr, Sge, SgeList, Sources,
+    WcData, WcOpcode, WcStatus,
 };
 
 use crate::relay::Relay;
@@ -141,6 +141,46 @@ fn immediate_data_follows_a_write_that_is_whole() {
     assert!(far.read(4_096, 100_000) == bytes);
     near.success(1, WcOpcode::RdmaWrite);
     near.nothing();
+}
+
+#[test]
+fn immediate_data_of_an_empty_send_and_of_an_empty_write_are_told_apart() {
+    let (near, far) = (reliable(), reliable());
+    for (wr_id, op, completes) in [
+        (1, SendOp::SendWithImm(7), WcOpcode::Recv),
+        (
+            2,
+            SendOp::RdmaWriteWithImm(far.mr.remote(0), 7),
+            WcOpcode::RecvRdmaWithImm,
+        ),
+    ] {
+        far.receive(wr_id, 0, 64);
+        let wr = SendWr::new(wr_id, op, SgeList::EMPTY).to(far.peer());
+        near.qp.post_send(&[wr]).unwrap();
+        let wc = far.success(wr_id, completes);
+        assert_eq!((wc.data, wc.byte_len), (WcData::Imm(7), 0));
+    }
+}
+
+#[test]
+fn a_receive_with_a_wrong_key_fails_alone() {
+    for len in [8, 8_000] {
+        let (near, far) = (reliable(), reliable());
+        let wrong = Sge {
+            lkey: far.mr.lkey() ^ 1,
+            ..far.mr.sge(0, 8_000)
+        };
+        far.qp.post_recv(&[RecvWr::new(1, wrong)]).unwrap();
+        far.receive(2, 0, 8_000);
+        far.receive(3, 0, 8_000);
+        near.post(1, SendOp::Send, 0, len, far.peer());
+        let wc = far.completion();
+        assert_eq!((wc.wr_id, wc.status), (1, WcStatus::LocProtErr), "{len}");
+        assert_ne!(near.completion().status, WcStatus::Success);
+        near.post(2, SendOp::Send, 0, len, far.peer());
+        near.success(2, WcOpcode::Send);
+        far.success(2, WcOpcode::Recv);
+    }
 }
 
 #[test]

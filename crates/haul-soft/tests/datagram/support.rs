@@ -34,13 +34,11 @@ pub(crate) fn context() -> Context {
 }
 
 pub(crate) fn capacity() -> QpCapacity {
-    QpCapacity {
-        max_send_wr: 256,
-        max_recv_wr: 256,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline: 256,
-    }
+    let mut capacity = QpCapacity::default();
+    (capacity.max_send_wr, capacity.max_recv_wr) = (256, 256);
+    (capacity.max_send_sge, capacity.max_recv_sge) = (4, 4);
+    capacity.max_inline = 256;
+    capacity
 }
 
 pub(crate) fn memory(pd: &Pd, sources: Sources) -> Mr {
@@ -68,12 +66,10 @@ impl End {
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4_096, None, 0).unwrap();
         let mr = memory(&pd, sources);
-        let init = QpInit {
-            qp_type,
-            capacity: capacity(),
-            datagram,
-            ..QpInit::new(&cq)
-        };
+        let mut init = QpInit::new(&cq);
+        init.qp_type = qp_type;
+        init.capacity = capacity();
+        init.datagram = datagram;
         let qp = pd.create_qp(&init).unwrap();
         assert_eq!(qp.state(), QpState::Reset);
         let addr = qp.bind(addr).unwrap();

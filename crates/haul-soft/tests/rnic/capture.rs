@@ -35,15 +35,14 @@ fn tshark(capture: &Path) -> Option<String> {
 fn a_capture_shows_every_operation_with_good_crcs() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rnic.pcap");
-    let options = Options {
-        // tshark wants FPDUs no longer than a segment of Ethernet.
-        fpdu_max: 1_400,
-        pcap: Some(path.clone()),
-        ..Options::default()
-    };
-    let others = Options {
-        pcap: None,
-        ..options.clone()
+    let mut options = Options::default();
+    // tshark wants FPDUs no longer than a segment of Ethernet.
+    options.fpdu_max = 1_400;
+    options.pcap = Some(path.clone());
+    let others = {
+        let mut options = options.clone();
+        options.pcap = None;
+        options
     };
     let wish = Wish::default();
     let (near, far) = (End::new(&options, &wish), End::new(&others, &wish));
@@ -129,10 +128,8 @@ fn packets(capture: &Path, filter: &str) -> Option<usize> {
 fn a_capture_over_udt_has_the_packets_of_both_directions() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("udt.pcap");
-    let options = Options {
-        pcap: Some(path.clone()),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.pcap = Some(path.clone());
     let wish = Wish {
         device: UDT,
         ..Wish::default()

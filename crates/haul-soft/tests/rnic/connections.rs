@@ -17,17 +17,15 @@ use crate::support::{
 
 fn private_data_and_depths_reach_both_applications(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
     let question = pattern(500, 1);
-    let param = ConnParam {
-        private_data: &question,
-        responder_resources: 5,
-        initiator_depth: 9,
-        ..ConnParam::default()
-    };
+    let mut param = ConnParam::default();
+    param.private_data = &question;
+    param.responder_resources = 5;
+    param.initiator_depth = 9;
     near.qp
         .connect(listener.local_addr(), &param, &near.events)
         .unwrap();
@@ -39,12 +37,10 @@ fn private_data_and_depths_reach_both_applications(wish: &Wish) {
         (request.responder_resources, request.initiator_depth),
         (5, 9)
     );
-    let param = ConnParam {
-        private_data: b"welcome",
-        responder_resources: 7,
-        initiator_depth: 4,
-        ..ConnParam::default()
-    };
+    let mut param = ConnParam::default();
+    param.private_data = b"welcome";
+    param.responder_resources = 7;
+    param.initiator_depth = 4;
     request.accept(&far.qp, &param).unwrap();
     let (theirs, ours) = (far.established(), near.established());
     assert_eq!((theirs.responder_resources, theirs.initiator_depth), (7, 4));
@@ -56,8 +52,8 @@ fn private_data_and_depths_reach_both_applications(wish: &Wish) {
 
 fn a_rejected_application_learns_why(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
     near.receive(1, 0, 8);
@@ -77,8 +73,8 @@ fn a_rejected_application_learns_why(wish: &Wish) {
 
 fn a_rejected_queue_pair_is_in_error_and_another_attempt_takes_a_new_one(wish: &Wish) {
     let (mut near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     near.receive(1, 0, 8);
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
@@ -108,8 +104,8 @@ fn a_rejected_queue_pair_is_in_error_and_another_attempt_takes_a_new_one(wish: &
 
 fn a_request_that_is_dropped_is_rejected(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
     near.qp
@@ -120,8 +116,8 @@ fn a_request_that_is_dropped_is_rejected(wish: &Wish) {
 }
 
 fn nobody_listening_is_told(wish: &Wish) {
-    let near = End::new(&Default::default(), wish);
-    let far = End::new(&Default::default(), wish);
+    let near = End::new(&wish.options(), wish);
+    let far = End::new(&wish.options(), wish);
     let address = far
         .context
         .listen(LOOPBACK, &far.events, 8)
@@ -214,8 +210,8 @@ fn in_error_everything_posted_is_flushed(wish: &Wish) {
 
 fn an_armed_queue_puts_one_event_on_its_channel(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let channel = far.context.create_completion_channel().unwrap();
     let cq = far.context.create_cq(16, Some(&channel), 77).unwrap();
@@ -256,8 +252,8 @@ fn an_armed_queue_puts_one_event_on_its_channel(wish: &Wish) {
 
 fn an_overflowing_completion_queue_ends_its_queue_pairs(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let cq = far.context.create_cq(2, None, 5).unwrap();
     let far = End {
@@ -288,7 +284,7 @@ fn an_overflowing_completion_queue_ends_its_queue_pairs(wish: &Wish) {
 }
 
 fn a_shared_receive_queue_serves_all_its_queue_pairs(wish: &Wish) {
-    let far = End::new(&Default::default(), wish);
+    let far = End::new(&wish.options(), wish);
     let mut init = SrqInit::default();
     init.max_wr = 64;
     init.token = 9;
@@ -299,16 +295,14 @@ fn a_shared_receive_queue_serves_all_its_queue_pairs(wish: &Wish) {
     srq.post_recv(&receives).unwrap();
     srq.arm_limit(5).unwrap();
     let make = |context: &End| {
-        let init = QpInit {
-            srq: Some(&srq),
-            capacity: capacity(wish),
-            ..QpInit::new(&context.cq)
-        };
+        let mut init = QpInit::new(&context.cq);
+        init.srq = Some(&srq);
+        init.capacity = capacity(wish);
         context.pd.create_qp(&init).unwrap()
     };
     let mut seen = Vec::new();
     for round in 0..3_u8 {
-        let near = End::new(&Default::default(), wish);
+        let near = End::new(&wish.options(), wish);
         let far_qp = make(&far);
         let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
         near.qp
@@ -343,13 +337,14 @@ fn a_shared_receive_queue_serves_all_its_queue_pairs(wish: &Wish) {
 
 fn endpoints_that_know_each_other_connect_without_events(wish: &Wish) {
     let (near, far) = (
-        End::new(&Default::default(), wish),
-        End::new(&Default::default(), wish),
+        End::new(&wish.options(), wish),
+        End::new(&wish.options(), wish),
     );
     let local = std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets();
-    let tell = |end: &End| haul_verbs::Endpoint {
-        gid: local,
-        ..end.qp.endpoint().unwrap()
+    let tell = |end: &End| {
+        let mut endpoint = end.qp.endpoint().unwrap();
+        endpoint.gid = local;
+        endpoint
     };
     let (ours, theirs) = (tell(&near), tell(&far));
     assert_eq!(ours, tell(&near), "it stays the same");
@@ -364,7 +359,7 @@ fn endpoints_that_know_each_other_connect_without_events(wish: &Wish) {
     near.post(2, SendOp::Send, 0, 8);
     near.success(2);
     far.success(1);
-    let lonely = End::new(&Default::default(), wish);
+    let lonely = End::new(&wish.options(), wish);
     let soon = Duration::from_millis(30);
     let error = lonely
         .qp
@@ -396,8 +391,8 @@ fn a_wait_ends_when_its_time_is_over(wish: &Wish) {
 fn connections_that_ask_for_nothing_keep_nobody_out() {
     let wish = Wish::default();
     let (near, far) = (
-        End::new(&Default::default(), &wish),
-        End::new(&Default::default(), &wish),
+        End::new(&wish.options(), &wish),
+        End::new(&wish.options(), &wish),
     );
     let listener = far.context.listen(LOOPBACK, &far.events, 4).unwrap();
     let silent = || Stream::connect(listener.local_addr(), PATIENCE).unwrap();
@@ -420,16 +415,14 @@ fn connections_that_ask_for_nothing_keep_nobody_out() {
 }
 
 fn connections_that_have_asked_make_no_room(wish: &Wish) {
-    let far = End::new(&Default::default(), wish);
+    let far = End::new(&wish.options(), wish);
     let listener = far.context.listen(LOOPBACK, &far.events, 2).unwrap();
     let connect = |end: &End| {
         end.qp
             .connect(listener.local_addr(), &wish.param(), &end.events)
             .unwrap();
     };
-    let ends: Vec<End> = (0..2)
-        .map(|_| End::new(&Default::default(), wish))
-        .collect();
+    let ends: Vec<End> = (0..2).map(|_| End::new(&wish.options(), wish)).collect();
     let ask = |end| {
         connect(end);
         match far.event() {
@@ -438,7 +431,7 @@ fn connections_that_have_asked_make_no_room(wish: &Wish) {
         }
     };
     let mut requests: Vec<_> = ends.iter().map(ask).collect();
-    let late = End::new(&Default::default(), wish);
+    let late = End::new(&wish.options(), wish);
     connect(&late);
     let soon = Some(Duration::from_millis(300));
     assert!(far.events.wait(soon).unwrap().is_none());

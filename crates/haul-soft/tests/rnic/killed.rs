@@ -219,14 +219,43 @@ fn the_end_follows_the_flush_though_the_peer_takes_nothing() {
 
 #[test]
 fn a_peer_that_answers_nothing_has_the_time_that_the_options_say() {
-    let options = Options {
-        peer_timeout: Duration::from_secs(2),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.peer_timeout = Duration::from_secs(2);
     let (end, mut child, _) = stopped(&options, UDT);
     let (blame, after) = disconnected(&end);
     assert_eq!(blame, Blame::Network);
-    assert!(after < Duration::from_secs(15), "{after:?}");
+    assert!(after < Duration::from_secs(8), "{after:?}");
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// The kernel answers for a process that is stopped. What waits for it ends all the same.
+#[test]
+fn a_peer_that_is_stopped_is_noticed_over_tcp_while_something_waits_for_it() {
+    let mut options = Options::default();
+    options.peer_timeout = Duration::from_secs(2);
+    for op in [SendOp::RdmaRead as fn(Remote) -> SendOp, SendOp::RdmaWrite] {
+        let (end, mut child, rkey) = stopped(&options, TCP);
+        let op = op(Remote { addr: 0, rkey });
+        let begun = Instant::now();
+        // Writes are complete as long as the kernels' buffers take them.
+        let status = loop {
+            end.post(1, op, 0, 1 << 20);
+            let status = end.completion().status;
+            if status != WcStatus::Success {
+                break status;
+            }
+            assert!(begun.elapsed() < crate::support::PATIENCE);
+        };
+        assert_eq!(status, WcStatus::WrFlushErr);
+        assert!(begun.elapsed() >= options.peer_timeout);
+        assert!(
+            begun.elapsed() < Duration::from_secs(15),
+            "{:?}",
+            begun.elapsed()
+        );
+        assert_eq!(disconnected(&end).0, Blame::Network);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

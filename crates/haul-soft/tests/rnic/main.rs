@@ -19,6 +19,7 @@ mod lossy;
 mod misuse;
 mod operations;
 mod places;
+mod protected;
 mod random;
 mod support;
 mod waiting;

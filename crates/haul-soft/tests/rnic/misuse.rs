@@ -1,10 +1,10 @@
 //! What a peer, or this program, has no right to do ends the connection and nothing else; nobody's
 //! bytes change.
 
-use haul_verbs::cm::CmEvent;
+use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
-    AccessFlags, Blame, Error, Mr, QpInit, QpState, RateLimit, RecvWr, Region, Remote, SendOp,
-    SendWr, Sge, WcStatus,
+    AccessFlags, Blame, Data, Error, Mr, MrAddressing, MrInit, QpInit, QpState, RateLimit, RecvWr,
+    Region, Remote, SendOp, SendWr, Sge, SgeList, WcStatus,
 };
 
 use crate::support::{End, Wish, connected, connected_with, over_both};
@@ -303,14 +303,99 @@ fn memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users(wish: &
 
 fn a_queue_pair_that_may_send_nothing_is_not_made(wish: &Wish) {
     let (near, _far) = connected(wish);
-    let init = QpInit {
-        rate_limit: Some(RateLimit {
-            bits_per_second: 0,
-            max_burst_bytes: None,
-        }),
-        ..QpInit::new(&near.cq)
+    let mut init = QpInit::new(&near.cq);
+    init.rate_limit = Some(RateLimit::new(0));
+    let error = near.pd.create_qp(&init).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "rate_limit.bits_per_second is 0, and must be at least 1"
+    );
+}
+
+fn a_request_that_cannot_be_is_named_with_its_limit(wish: &Wish) {
+    let (near, _far) = connected(wish);
+    let piece = near.mr.sge(0, 8);
+    let huge = Sge {
+        len: u32::MAX,
+        ..piece
     };
-    assert!(matches!(near.pd.create_qp(&init), Err(Error::Invalid(_))));
+    let mut init = QpInit::new(&near.cq);
+    init.capacity.max_send_sge = 1;
+    let small = near.pd.create_qp(&init).unwrap();
+    let list = |pieces: &[Sge]| SgeList::new(pieces).unwrap();
+    let remote = near.mr.remote(0);
+    let add = SendOp::FetchAdd { remote, add: 1 };
+    let long = [0; 300];
+    for (qp, op, data, wanted) in [
+        (
+            &near.qp,
+            SendOp::Send,
+            Data::Inline(&long),
+            "the length of inline data is 300, and must be at most 256",
+        ),
+        (
+            &near.qp,
+            SendOp::Send,
+            list(&[huge, huge]).into(),
+            "the length of all pieces is 8589934590, and must be at most 4294967295",
+        ),
+        (
+            &near.qp,
+            add,
+            near.mr.sge(0, 7).into(),
+            "the length of an atomic's result is 7, and must be at least 8",
+        ),
+        (
+            &near.qp,
+            add,
+            near.mr.sge(0, 9).into(),
+            "the length of an atomic's result is 9, and must be at most 8",
+        ),
+        (
+            &near.qp,
+            SendOp::LocalInv(near.mr.lkey()),
+            piece.into(),
+            "the length of a LocalInv's data is 8, and must be at most 0",
+        ),
+        (
+            &near.qp,
+            SendOp::RdmaRead(remote),
+            list(&[piece, piece]).into(),
+            "a Read over iWARP has more than 1 piece, or inline data",
+        ),
+        (
+            &small,
+            SendOp::Send,
+            list(&[piece, piece]).into(),
+            "the number of pieces is 2, and must be at most 1",
+        ),
+    ] {
+        let error = qp.post_send(&[SendWr::new(1, op, data)]).unwrap_err();
+        assert_eq!(error.error.to_string(), wanted);
+    }
+    let error = small.post_recv(&[RecvWr::new(1, list(&[piece, piece]))]);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "work request 0 of the batch: the number of pieces is 2, and must be at most 1"
+    );
+    let mut param = ConnParam::default();
+    param.private_data = &[0; 501];
+    let error = small.connect(([127, 0, 0, 1], 1).into(), &param, &near.events);
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "the length of private_data is 501, and must be at most 500"
+    );
+    let mut init = MrInit::new(near.mr.region().clone(), AccessFlags::LOCAL_WRITE);
+    init.addressing = MrAddressing::At(u64::MAX);
+    let len = near.mr.len() as u64;
+    assert_eq!(
+        near.pd.register(init).unwrap_err().to_string(),
+        format!(
+            "addressing is {}, and must be at most {}",
+            u64::MAX,
+            u64::MAX - len
+        )
+    );
 }
 
 fn a_capacity_that_cannot_be_is_named_with_its_limit(wish: &Wish) {
@@ -318,16 +403,19 @@ fn a_capacity_that_cannot_be_is_named_with_its_limit(wish: &Wish) {
     let mut init = QpInit::new(&near.cq);
     init.capacity.max_recv_sge = 5;
     let error = near.pd.create_qp(&init).unwrap_err();
-    assert_eq!(error.to_string(), "max_recv_sge is 5, and the limit is 4");
+    assert_eq!(
+        error.to_string(),
+        "max_recv_sge is 5, and must be at most 4"
+    );
     init.capacity.max_recv_sge = 1;
     init.capacity.max_send_wr = 100_000;
     let error = near.pd.create_qp(&init).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "max_send_wr is 100000, and the limit is 65536"
+        "max_send_wr is 100000, and must be at most 65536"
     );
     let error = near.context.create_cq(0, None, 0).unwrap_err();
-    assert_eq!(error.to_string(), "entries is 0, and the limit is 1");
+    assert_eq!(error.to_string(), "entries is 0, and must be at least 1");
 }
 
 fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
@@ -336,8 +424,8 @@ fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
     let mr = other.reg_mr(near.mr.region(), AccessFlags::all()).unwrap();
     let with_data = SendWr::new(1, SendOp::LocalInv(mr.lkey()), near.mr.sge(0, 8));
     let error = near.qp.post_send(&[with_data]).unwrap_err();
-    assert!(matches!(error.error, Error::Invalid(_)));
-    let wr = SendWr::new(2, SendOp::LocalInv(mr.lkey()), haul_verbs::SgeList::EMPTY);
+    assert!(matches!(error.error, Error::Limit { limit: 0, .. }));
+    let wr = SendWr::new(2, SendOp::LocalInv(mr.lkey()), SgeList::EMPTY);
     near.qp.post_send(&[wr]).unwrap();
     let wc = near.completion();
     assert_eq!((wc.wr_id, wc.status), (2, WcStatus::LocProtErr));
@@ -350,7 +438,7 @@ fn only_regions_of_the_queue_pairs_domain_can_be_invalidated(wish: &Wish) {
 
 fn what_cannot_be_posted_says_why_and_what_is_posted_stays(wish: &Wish) {
     let wish = Wish { depth: 4, ..*wish };
-    let (near, far) = connected_with(&Default::default(), &wish);
+    let (near, far) = connected_with(&wish.options(), &wish);
     for number in 0..4 {
         far.receive(number, 0, 64);
     }
@@ -369,7 +457,7 @@ fn what_cannot_be_posted_says_why_and_what_is_posted_stays(wish: &Wish) {
 }
 
 fn nothing_is_sent_before_there_is_a_connection(wish: &Wish) {
-    let end = End::new(&Default::default(), wish);
+    let end = End::new(&wish.options(), wish);
     let wr = SendWr::new(1, SendOp::Send, end.mr.sge(0, 8));
     let error = end.qp.post_send(&[wr]).unwrap_err();
     assert!(matches!(error.error, Error::State(QpState::Reset)));
@@ -381,7 +469,7 @@ fn more_reads_than_agreed_wait_for_their_turn(wish: &Wish) {
         ord: 2,
         ..*wish
     };
-    let (near, far) = connected_with(&Default::default(), &wish);
+    let (near, far) = connected_with(&wish.options(), &wish);
     let bytes = crate::support::pattern(100_000, 9);
     far.write(0, &bytes);
     for number in 0..20 {
@@ -404,6 +492,7 @@ over_both!(
     of_two_reads_the_one_that_is_refused_is_charged,
     memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users,
     a_queue_pair_that_may_send_nothing_is_not_made,
+    a_request_that_cannot_be_is_named_with_its_limit,
     a_key_that_nobody_gave_out_is_refused,
     a_region_of_another_protection_domain_is_refused,
     nothing_is_reached_outside_a_region,

@@ -264,7 +264,7 @@ fn with_remote_placement_a_completed_write_is_there(wish: &Wish) {
         remote_placement: true,
         ..*wish
     };
-    let (near, far) = connected_with(&Default::default(), &wish);
+    let (near, far) = connected_with(&wish.options(), &wish);
     for round in 0..20 {
         let bytes = pattern(100_000, round);
         near.write(0, &bytes);
@@ -282,13 +282,10 @@ fn with_remote_placement_a_completed_write_is_there(wish: &Wish) {
 fn answers_to_reads_keep_the_rate_that_their_sender_is_limited_to(wish: &Wish) {
     const BYTES: u32 = 2_000_000;
     let wish = Wish {
-        rate_limit: Some(RateLimit {
-            bits_per_second: 40_000_000,
-            max_burst_bytes: Some(32 << 10),
-        }),
+        rate_limit: Some(RateLimit::new(40_000_000).with_burst(Some(32 << 10))),
         ..*wish
     };
-    let (near, far) = connected_with(&Default::default(), &wish);
+    let (near, far) = connected_with(&wish.options(), &wish);
     let bytes = pattern(BYTES as usize, 8);
     far.write(0, &bytes);
     let start = Instant::now();

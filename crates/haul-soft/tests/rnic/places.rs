@@ -131,17 +131,15 @@ fn in_error_both_queues_are_full_until_flushes_are_polled(given: &Wish) {
 fn a_shared_receive_queue_is_full_until_completions_are_polled(given: &Wish) {
     let wish = wish(given);
     let (near, mut far) = (
-        End::new(&Default::default(), &wish),
-        End::new(&Default::default(), &wish),
+        End::new(&wish.options(), &wish),
+        End::new(&wish.options(), &wish),
     );
     let mut srq_init = SrqInit::default();
     srq_init.max_wr = 8;
     let srq = far.pd.create_srq(&srq_init).unwrap();
-    let init = QpInit {
-        capacity: capacity(&wish),
-        srq: Some(&srq),
-        ..QpInit::new(&far.cq)
-    };
+    let mut init = QpInit::new(&far.cq);
+    init.capacity = capacity(&wish);
+    init.srq = Some(&srq);
     far.qp = far.pd.create_qp(&init).unwrap();
     let receive = || fits(srq.post_recv(&[RecvWr::new(5, far.mr.sge(0, 64))]));
     assert_eq!(fill(receive), 8);
@@ -160,28 +158,32 @@ fn a_shared_receive_queue_is_full_until_completions_are_polled(given: &Wish) {
     assert_eq!(fill(receive), 5);
 }
 
-/// Requests of [`four_posters_and_three_waiters_count_alike`].
-const MANY: u64 = 100_000;
+/// Requests of [`four_posters_and_three_waiters_count_alike`]: `HAUL_REQUESTS`, or 100,000.
+fn requests() -> u64 {
+    let set = std::env::var("HAUL_REQUESTS").ok();
+    set.map_or(100_000, |text| text.parse().unwrap())
+}
 
 fn four_posters_and_three_waiters_count_alike(given: &Wish) {
     let wish = wish(given);
+    let many = requests();
     let (mut near, far) = (
-        End::new(&Default::default(), &wish),
-        End::new(&Default::default(), &wish),
+        End::new(&wish.options(), &wish),
+        End::new(&wish.options(), &wish),
     );
     // As many entries as places: one completion too many and it overflows.
     near.cq = near.context.create_cq(DEPTH, None, 0).unwrap();
     near.qp = make_qp(&near.pd, &near.cq, &wish);
     connect(&near, &far, &wish);
-    let seen: Vec<AtomicBool> = (0..MANY).map(|_| AtomicBool::new(false)).collect();
+    let seen: Vec<AtomicBool> = (0..many).map(|_| AtomicBool::new(false)).collect();
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + PATIENCE * u32::try_from(many.div_ceil(100_000)).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
                 loop {
                     let number = next.fetch_add(1, Ordering::Relaxed);
-                    if number >= MANY {
+                    if number >= many {
                         return;
                     }
                     while !post(&near.qp, number, far.mr.remote(0), SendFlags::SIGNALED) {
@@ -194,7 +196,7 @@ fn four_posters_and_three_waiters_count_alike(given: &Wish) {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mut out = [WorkCompletion::default(); 16];
-                while done.load(Ordering::Relaxed) < MANY {
+                while done.load(Ordering::Relaxed) < many {
                     assert!(Instant::now() < end);
                     let count = near
                         .cq

@@ -1,6 +1,5 @@
 //! Random operations both ways at once leave at both ends the bytes that they say.
 
-use haul_soft::rnic::Options;
 use haul_verbs::{SendFlags, SendOp, SendWr, WcOpcode, WcStatus, WorkCompletion};
 
 use crate::support::{End, PATIENCE, Wish, connected_with, over_both, pattern};
@@ -37,25 +36,28 @@ const OPERATIONS: u64 = 400;
 
 fn bytes_survive_any_mixture_of_operations(wish: &Wish) {
     for (options, seed) in [
-        (Options::default(), 1),
+        (wish.options(), 1),
         (
-            Options {
-                crc: false,
-                ..Options::default()
+            {
+                let mut options = wish.options();
+                options.crc = false;
+                options
             },
             2,
         ),
         (
-            Options {
-                fpdu_max: 1_024,
-                ..Options::default()
+            {
+                let mut options = wish.options();
+                options.fpdu_max = 1_024;
+                options
             },
             3,
         ),
         (
-            Options {
-                strict: true,
-                ..Options::default()
+            {
+                let mut options = wish.options();
+                options.strict = true;
+                options
             },
             4,
         ),

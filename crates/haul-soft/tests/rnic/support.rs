@@ -1,8 +1,11 @@
 //! Two connected ends, and short names for what tests do with them.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
+use haul_control::identity::PrivateKey;
+use haul_control::protect::Protection;
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam, Established, EventChannel};
 use haul_verbs::{
@@ -30,28 +33,44 @@ pub(crate) struct End {
 pub(crate) const TCP: usize = 0;
 pub(crate) const UDT: usize = 1;
 
-/// Makes each function a test over TCP and one over UDT.
+/// Makes each function a test over TCP and one over UDT, plain and protected.
 macro_rules! over_both {
     ($($name:ident),* $(,)?) => {
-        mod over_tcp {
-            $(#[test]
-            fn $name() {
-                super::$name(&crate::support::Wish::default());
-            })*
-        }
+        crate::support::over_one!(over_tcp, crate::support::TCP, false, $($name),*);
+        crate::support::over_one!(over_udt, crate::support::UDT, false, $($name),*);
+        crate::support::over_one!(over_protected_tcp, crate::support::TCP, true, $($name),*);
+        crate::support::over_one!(over_protected_udt, crate::support::UDT, true, $($name),*);
+    };
+}
+pub(crate) use over_both;
 
-        mod over_udt {
+macro_rules! over_one {
+    ($module:ident, $device:expr, $protected:expr, $($name:ident),*) => {
+        mod $module {
             $(#[test]
             fn $name() {
                 super::$name(&crate::support::Wish {
-                    device: crate::support::UDT,
+                    device: $device,
+                    protected: $protected,
                     ..Default::default()
                 });
             })*
         }
     };
 }
-pub(crate) use over_both;
+pub(crate) use over_one;
+
+/// Options of ends that share a key, in all of this process.
+pub(crate) fn protected() -> Options {
+    static SHARED: LazyLock<Protection> = LazyLock::new(|| {
+        let key = PrivateKey::generate().unwrap();
+        let public = key.public();
+        Protection::keys(key, vec![public]).unwrap()
+    });
+    let mut options = Options::default();
+    options.protect = Some(Arc::new(SHARED.clone()));
+    options
+}
 
 /// How tests want queue pairs.
 #[derive(Clone, Copy)]
@@ -64,6 +83,7 @@ pub(crate) struct Wish {
     pub(crate) signal_all: bool,
     pub(crate) ird: u16,
     pub(crate) ord: u16,
+    pub(crate) protected: bool,
 }
 
 impl Default for Wish {
@@ -76,17 +96,26 @@ impl Default for Wish {
             signal_all: false,
             ird: 16,
             ord: 16,
+            protected: false,
         }
     }
 }
 
 impl Wish {
-    pub(crate) fn param(&self) -> ConnParam<'static> {
-        ConnParam {
-            responder_resources: self.ird,
-            initiator_depth: self.ord,
-            ..ConnParam::default()
+    /// Options for both ends.
+    pub(crate) fn options(&self) -> Options {
+        if self.protected {
+            protected()
+        } else {
+            Options::default()
         }
+    }
+
+    pub(crate) fn param(&self) -> ConnParam<'static> {
+        let mut param = ConnParam::default();
+        param.responder_resources = self.ird;
+        param.initiator_depth = self.ord;
+        param
     }
 }
 
@@ -171,29 +200,25 @@ impl End {
 }
 
 pub(crate) fn make_qp(pd: &Pd, cq: &Cq, wish: &Wish) -> Qp {
-    let init = QpInit {
-        capacity: capacity(wish),
-        remote_placement: wish.remote_placement,
-        rate_limit: wish.rate_limit,
-        signal_all: wish.signal_all,
-        ..QpInit::new(cq)
-    };
+    let mut init = QpInit::new(cq);
+    init.capacity = capacity(wish);
+    init.remote_placement = wish.remote_placement;
+    init.rate_limit = wish.rate_limit;
+    init.signal_all = wish.signal_all;
     pd.create_qp(&init).unwrap()
 }
 
 pub(crate) fn capacity(wish: &Wish) -> QpCapacity {
-    QpCapacity {
-        max_send_wr: wish.depth,
-        max_recv_wr: wish.depth,
-        max_send_sge: 4,
-        max_recv_sge: 4,
-        max_inline: 256,
-    }
+    let mut capacity = QpCapacity::default();
+    (capacity.max_send_wr, capacity.max_recv_wr) = (wish.depth, wish.depth);
+    (capacity.max_send_sge, capacity.max_recv_sge) = (4, 4);
+    capacity.max_inline = 256;
+    capacity
 }
 
 /// Two ends with a connection; the first has asked for it.
 pub(crate) fn connected(wish: &Wish) -> (End, End) {
-    connected_with(&Options::default(), wish)
+    connected_with(&wish.options(), wish)
 }
 
 pub(crate) fn connected_with(options: &Options, wish: &Wish) -> (End, End) {

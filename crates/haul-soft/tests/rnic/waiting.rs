@@ -32,7 +32,7 @@ fn a_sleeper_keeps_no_other_connection_from_being_made_and_served(wish: &Wish) {
     std::thread::scope(|scope| {
         let sleeper = scope.spawn(|| far.success(1));
         std::thread::sleep(ASLEEP);
-        let third = End::new(&Default::default(), &wish);
+        let third = End::new(&wish.options(), &wish);
         third
             .qp
             .connect(listener.local_addr(), &wish.param(), &third.events)
@@ -100,7 +100,7 @@ fn a_poll_comes_back_though_every_one_before_found_something(wish: &Wish) {
 
 fn a_second_connection_over_one_queue_is_heard_by_who_sleeps(wish: &Wish) {
     let (near, far) = connected(wish);
-    let third = End::new(&Default::default(), wish);
+    let third = End::new(&wish.options(), wish);
     far.receive(1, 0, 8);
     far.receive(3, 0, 8);
     std::thread::scope(|scope| {

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 use haul_cc::{
-    Ack as ControlAck, Arrivals, Controller, Loss, Marks, Pacer, Rate, RateSample, RttEstimator,
-    Time,
+    Ack as ControlAck, Algorithm, Arrivals, Controller, Loss, Marks, Pacer, PathMtu, Rate,
+    RateSample, Remembered, RttEstimator, Time,
 };
 
 use super::stats::Stats;
 use super::transmit::{PayloadRange, Transmit};
-use crate::config::{Config, HEADER, Params};
+use crate::config::{Config, HEADER, Params, SEAL};
 use crate::error::{Error, Misbehaviour, SendError};
 use crate::handshake::Agreed;
-use crate::path::PathMtu;
+use crate::numbering::Refused;
 use crate::plain::{PlainControl, SYN_NS, append_losses};
 use crate::recv::{Received, Receiver};
 use crate::send::{Emit, Progress, Sender};
@@ -43,13 +43,13 @@ pub(super) struct Established {
     misbehaviour: u32,
 }
 
-/// What the sender remembers of its peer's selective feedback.
+/// The sender's state of its peer's selective feedback.
 #[derive(Debug, Default)]
 struct FeedbackState {
     number: Option<u32>,
     arrivals: Arrivals,
     train: Train,
-    /// Marks that the peer has told of.
+    /// Marks that the peer has reported.
     marked_packets: u32,
     interval_ns: u64,
     interval_told: Option<(u64, Time)>,
@@ -58,8 +58,8 @@ struct FeedbackState {
     probe: Probe,
 }
 
-/// A question to a peer that is silent: a sender info, whose answer tells what has arrived. Data is
-/// not repeated for it, as the peer's thread may only be late.
+/// A probe of a silent peer: a sender info, whose answer reports what has arrived. Data is not
+/// retransmitted instead, because the peer's thread may only be late.
 #[derive(Debug, Default)]
 enum Probe {
     #[default]
@@ -75,14 +75,16 @@ enum Probe {
 struct Train {
     /// Its first packet.
     from: u64,
-    /// The peer has told all of it.
+    /// The peer has reported on all of it.
     taken: bool,
-    /// There was too little to send: what the peer tells of it is no rate of the path's.
+    /// There was too little to send: the peer's report on it is no rate of the path.
     spoiled: bool,
     /// There is enough for another one.
     due: bool,
-    /// What was in flight when it began, wire bytes: it has a window of its own beside that.
+    /// Wire bytes in flight when it began: it has a window of its own beside them.
     behind_bytes: u64,
+    /// When it began, if it is not the first.
+    began: Option<Time>,
 }
 
 #[derive(Debug)]
@@ -108,7 +110,7 @@ pub(super) struct Pending {
     pub(super) answers: VecDeque<u32>,
 }
 
-/// What one segmentation-offload call may carry (Linux `UDP_MAX_SEGMENTS` of old).
+/// Segments per segmentation-offload call (`UDP_MAX_SEGMENTS` of older Linux).
 const BATCH_PACKETS_MAX: usize = 64;
 /// A super-packet is an IP packet to the kernel: 64 KiB.
 const BATCH_BYTES_MAX: u64 = 65_000;
@@ -128,6 +130,8 @@ const TIMEOUT_NS_MAX: u64 = 2 * SECOND_NS;
 /// Probes without an answer before everything in flight counts as lost.
 const PROBES: u32 = 2;
 const REORDER_NS_MIN: u64 = MILLISECOND_NS;
+/// Idle timeouts for which the application of a plain UDT peer may pause.
+const PAUSES: u64 = 10;
 const RTT_NS_MAX: u64 = 60 * SECOND_NS;
 
 impl Established {
@@ -139,6 +143,10 @@ impl Established {
         seed: u64,
     ) -> Self {
         let params = agreed.params;
+        let mut config = config.clone();
+        if params.seal {
+            config.lower_len += SEAL;
+        }
         let wire_overhead = u64::from(config.lower_len) + HEADER_LEN as u64;
         let path = PathMtu::new(params.payload_len + config.lower_len + HEADER);
         let packet_bytes = if params.path {
@@ -146,12 +154,7 @@ impl Established {
         } else {
             u64::from(params.payload_len) + wire_overhead
         };
-        let algorithm = if params.placement {
-            config.control
-        } else {
-            config.control_plain
-        };
-        let controller = algorithm.build(packet_bytes, seed);
+        let controller = algorithm(&config, params).build(packet_bytes, seed);
         let mut pacer = Pacer::new(controller.pacing_rate(), packet_bytes, PACED_BYTES_MAX);
         pacer.limit_burst(config.burst_bytes);
         let mut rtt = RttEstimator::default();
@@ -171,7 +174,7 @@ impl Established {
                 agreed.peer,
                 first(initial),
             ),
-            receiver: Receiver::new(config, params, first(agreed.peer_initial)),
+            receiver: Receiver::new(&config, params, first(agreed.peer_initial)),
             pacer,
             controller,
             rtt,
@@ -204,6 +207,21 @@ impl Established {
         open
     }
 
+    /// Takes another congestion control and idle timeout. The time until now was no silence: the
+    /// connection was not driven.
+    pub(super) fn configure(&mut self, now: Time, config: &Config, seed: u64) {
+        let packet_bytes = u64::from(self.sender.full_len()) + self.wire_overhead;
+        self.controller = algorithm(config, self.params).build(packet_bytes, seed);
+        self.timers.idle_timeout_ns = config.idle_timeout_ns;
+        self.timers.received_at = now;
+    }
+
+    /// Starts from the path state of an earlier connection.
+    pub(super) fn resume(&mut self, remembered: Remembered) {
+        let rtt_ns = self.rtt.is_sampled().then(|| self.rtt.minimum_ns());
+        self.controller.resume(remembered, rtt_ns);
+    }
+
     pub(super) fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
         self.rate_max = rate_max;
         self.pacer.limit_burst(burst_bytes);
@@ -226,12 +244,20 @@ impl Established {
     }
 
     /// Nothing arrived for the idle timeout, or packets are in flight and none was acknowledged
-    /// for as long. A plain UDT receiver may drop what its buffer cannot hold, so only silence
-    /// counts there.
+    /// for [`Established::stall_limit_ns`].
     pub(super) fn is_dead(&self, now: Time) -> bool {
-        let idle_ns = self.timers.idle_timeout_ns;
-        let stalled_ns = self.stalled_ns(now).filter(|_| self.params.placement);
-        now.since(self.timers.received_at) >= idle_ns || stalled_ns.is_some_and(|ns| ns >= idle_ns)
+        let stalled = |ns| ns >= self.stall_limit_ns();
+        now.since(self.timers.received_at) >= self.timers.idle_timeout_ns
+            || self.stalled_ns(now).is_some_and(stalled)
+    }
+
+    /// How long packets may be in flight without an acknowledgement of any of them: the idle
+    /// timeout. A plain UDT peer whose application does not read silently drops what its full
+    /// buffer cannot hold: such a peer has [`PAUSES`] times as long.
+    fn stall_limit_ns(&self) -> u64 {
+        let pauses = !self.params.placement && self.sender.is_shut();
+        let times = if pauses { PAUSES } else { 1 };
+        self.timers.idle_timeout_ns.saturating_mul(times)
     }
 
     /// How long packets have been in flight without an acknowledgement of any of them.
@@ -248,10 +274,12 @@ impl Established {
             received_bytes,
             duplicates,
             misbehaviour: self.misbehaviour,
+            refused: Refused::default(),
             rtt_ns: self.rtt.smoothed_ns(),
             rtt_min_ns: self.rtt.minimum_ns(),
             in_flight_bytes: self.sender.in_flight_bytes(),
             control: self.controller.snapshot(),
+            shown: self.controller.shown(),
             timeouts: self.timers.timeouts,
         }
     }
@@ -289,7 +317,7 @@ impl Established {
         self.closing.get_or_insert(end);
     }
 
-    /// Time in which there was nothing to be answered is no timeout.
+    /// Time without unacknowledged packets does not count towards the timeout.
     fn begin_waiting(&mut self, now: Time) {
         if !self.sender.has_unacknowledged() {
             self.timers.waiting_since = now;
@@ -456,8 +484,8 @@ impl Established {
         );
     }
 
-    /// Not where the first data has drawn no answer: some paths drop whatever says that it is
-    /// ECN-capable (RFC 9000 §13.4.2).
+    /// Not if the first data was not answered: some paths drop ECN-capable packets (RFC 9000
+    /// §13.4.2).
     pub(super) fn may_say_ecn(&self) -> bool {
         let unanswered = self.sender.released() == 0 && self.timers.timeouts >= PROBES;
         self.params.ecn && !unanswered
@@ -482,7 +510,7 @@ impl Established {
         );
     }
 
-    /// The arrival rate that a report tells: until there is a whole train, its dispersion.
+    /// The arrival rate by a report: until a whole train has arrived, its dispersion.
     fn sample_arrivals(&mut self, feedback: &Feedback<'_>) -> Option<RateSample> {
         let sample = self.feedback.arrivals.take(
             feedback.arrived_at_ns,
@@ -496,7 +524,7 @@ impl Established {
         }
         let highest = feedback.highest.extend(self.sender.next_packet());
         let is_known = feedback.train_from == Seq::of(train.from);
-        // It may have passed without the peer having been told: then there is to be another one.
+        // If the train passed before its announcement arrived, another one is due.
         train.spoiled |= !is_known && highest >= train.from + TRAIN_PACKETS;
         if train.spoiled || !is_known {
             return None;
@@ -617,9 +645,7 @@ impl Established {
         let mut due = self.timers.received_at.after(self.timers.idle_timeout_ns);
         due = due.min(self.timers.sent_at.after(KEEP_ALIVE_NS));
         if self.sender.has_unacknowledged() {
-            if self.params.placement {
-                due = due.min(self.timers.progress.after(self.timers.idle_timeout_ns));
-            }
+            due = due.min(self.timers.progress.after(self.stall_limit_ns()));
             due = due.min(self.retransmission_due());
         }
         if self.params.placement && self.sender.is_blocked() {
@@ -702,7 +728,7 @@ impl Established {
             Some(PlainControl::Nak { repeat_ns }) => {
                 append_losses(now, holes, repeat_ns, out);
                 if out.len() == HEADER_LEN {
-                    // What was missing has come meanwhile.
+                    // The missing packets have arrived meanwhile.
                     out.clear();
                 }
                 !out.is_empty()
@@ -712,7 +738,7 @@ impl Established {
         }
     }
 
-    /// Tells the receiver how often feedback is wanted, while there is data to give feedback on.
+    /// Requests a feedback interval from the receiver, while data is in flight.
     fn write_sender_info(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         let awaits = self.sender.has_unacknowledged() || self.sender.is_blocked();
         if !self.params.placement || !awaits {
@@ -746,7 +772,7 @@ impl Established {
     }
 
     fn write_data(&mut self, now: Time, out: &mut Transmit) -> bool {
-        self.note_backlog();
+        self.note_backlog(now);
         let window = self.window_bytes();
         let in_flight = self.sender.in_flight_bytes();
         let sendable = self.sender.has_lost() || self.sender.has_sendable();
@@ -780,6 +806,7 @@ impl Established {
             self.timers.waiting_since = now;
             self.timers.progress = now;
         }
+        self.controller.handle_sent(sent);
         if self.pacer.handle_sent(now, sent) {
             self.feedback.arrivals.note_late(in_flight + sent);
         }
@@ -803,8 +830,8 @@ impl Established {
         train.spoiled |= !train.taken && (train.from + 1..train_ends).contains(&next);
     }
 
-    /// What may be in flight. Another train does not wait for what went before it: of a path that
-    /// nothing is known of a round trip would be lost for some packets.
+    /// Returns the bytes that may be in flight. Another train does not wait for earlier packets: on
+    /// an unmeasured path that would waste a round trip for few packets.
     fn window_bytes(&self) -> u64 {
         let train = &self.feedback.train;
         let under_way = !train.taken && self.sender.next_packet() < train.from + TRAIN_PACKETS;
@@ -812,28 +839,33 @@ impl Established {
         self.controller.window_bytes() + behind
     }
 
-    /// What is lost goes first.
+    /// Lost packets go first.
     fn begins_train(&self) -> bool {
         self.feedback.train.due && !self.sender.has_lost()
     }
 
-    /// Another train is due when the first was spoiled and there is enough for one: a whole one, or
-    /// more than the window.
-    fn note_backlog(&mut self) {
+    /// Another train is due when the first was spoiled and there is enough for one: a whole one,
+    /// or, once in a round trip, more than the window. Otherwise an application that writes small
+    /// pieces would begin a train with each write, each with a window of its own.
+    fn note_backlog(&mut self, now: Time) {
         if !self.feedback.train.spoiled || self.feedback.train.due || !self.params.placement {
             return;
         }
         let bytes = TRAIN_PACKETS * u64::from(self.sender.full_len());
+        let round_ns = self.rtt.smoothed_ns();
+        let began = self.feedback.train.began;
+        let may = began.is_none_or(|began| now.since(began) >= round_ns);
         let is_full = self.sender.in_flight_bytes() >= self.controller.window_bytes();
         self.feedback.train.due =
-            self.sender.has_sendable() && is_full || self.sender.has_backlog(bytes);
+            may && is_full && self.sender.has_sendable() || self.sender.has_backlog(bytes);
     }
 
-    /// Tells the peer where another train begins: with the next packet.
+    /// Announces to the peer that a train begins with the next packet.
     fn begin_train(&mut self, now: Time, out: &mut Vec<u8>) -> bool {
         self.feedback.train = Train {
             from: self.sender.next_packet(),
             behind_bytes: self.sender.in_flight_bytes(),
+            began: Some(now),
             ..Train::default()
         };
         self.feedback.interval_told = None;
@@ -859,7 +891,7 @@ impl Established {
                     position,
                     len,
                 }) => {
-                    // What it carries waits for nothing but its acknowledgement.
+                    // No other packet follows, so its acknowledgement should not be delayed.
                     if self.params.placement
                         && self.sender.is_thin()
                         && self.sender.peek_len(now).is_none()
@@ -882,6 +914,15 @@ impl Established {
             }
         }
         sent
+    }
+}
+
+/// Returns the control of a connection with these parameters.
+fn algorithm(config: &Config, params: Params) -> Algorithm {
+    if params.placement {
+        config.control
+    } else {
+        config.control_plain
     }
 }
 

@@ -8,19 +8,21 @@ mod transmit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 
-use haul_cc::{Rate, Time};
+use haul_cc::{Algorithm, Rate, Remembered, Time};
 
 pub use stats::Stats;
 pub use transmit::{PayloadRange, Transmit};
 
 use crate::config::{Config, Params};
 use crate::error::{Error, Misbehaviour, SendError};
-use crate::handshake::{Agreed, Identity, Opening, Role, own_body};
+use crate::handshake::{Agreed, Identity, Opening, Role, SealContext, own_body};
 use crate::listener::Request;
+use crate::numbering::{Numbering, Opener};
 use crate::recv::Received;
 use crate::slots::{Message, Piece, Slots};
 use crate::wire::{
-    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SocketId, SocketKind, check,
+    Control, ControlWriter, Handshake, Offer, Packet, RequestKind, SEALED_HEAD_LEN, Sealed,
+    SocketId, SocketKind, check, opened_packet,
 };
 use established::Established;
 
@@ -38,7 +40,9 @@ pub struct Connection {
     phase: Phase,
     /// Headers and control packets carry a check, both ways ([`Params::check`]).
     checked: bool,
-    /// What to answer to a handshake that the peer repeats, and whether one has to be answered.
+    /// Of a sealed connection, from when it opens.
+    seal: Option<(SealContext, Box<Numbering>)>,
+    /// The reply to a handshake that the peer repeats, and whether one is due.
     repeat: Option<(Handshake, Offer)>,
     repeat_due: bool,
     events: VecDeque<Event>,
@@ -53,7 +57,7 @@ enum Phase {
         peer: SocketId,
         notices: u32,
         until: Time,
-        /// What had arrived and was not taken yet.
+        /// Data that had arrived and was not taken yet.
         rest: Option<Box<Established>>,
     },
 }
@@ -100,6 +104,7 @@ impl Connection {
             local: own.socket,
             seed,
             checked: false,
+            seal: None,
             repeat: None,
             repeat_due: false,
             events: VecDeque::new(),
@@ -110,7 +115,8 @@ impl Connection {
     /// Accepts a client's request. The connection is open at once.
     ///
     /// # Errors
-    /// [`Error::Incompatible`] if the client's packets are too small to be useful.
+    /// [`Error::Incompatible`] if the client's packets are too small to be useful, or it does not
+    /// offer to seal them and has to.
     pub fn accept(
         now: Time,
         config: Config,
@@ -119,8 +125,7 @@ impl Connection {
         seed: u64,
     ) -> Result<Self, Error> {
         let theirs = &request.handshake;
-        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer)
-            .ok_or(Error::Incompatible("its packets are too small"))?;
+        let params = Params::negotiate(&config, theirs.mss, theirs.flight, request.offer)?;
         // As libudt does: the client's first sequence number is that of both directions.
         let own = Identity {
             socket,
@@ -129,31 +134,34 @@ impl Connection {
         let initial = theirs.initial.get();
         let body = Handshake {
             cookie: theirs.cookie,
-            // libudt's client takes the answer for what was agreed.
+            // libudt's client takes the reply as the agreed parameters.
             mss: config.mtu.min(theirs.mss),
             ..own_body(&config, RequestKind::Conclusion, own, request.from.ip())
         };
+        let offer = Offer {
+            placement: params.placement,
+            ecn: params.ecn,
+            finish: params.finish,
+            // Checks of handshakes, whether or not other packets carry checks.
+            check: request.offer.check && config.offer().check,
+            path: params.path,
+            seal: params.seal,
+        };
+        let context = SealContext::new(None, (&body, offer), (theirs, request.offer));
         let agreed = Agreed {
             params,
             peer: theirs.socket,
             peer_initial: initial,
             rtt_ns: None,
+            seal: context.filter(|_| params.seal),
         };
         let established = Established::new(now, &config, &agreed, initial, seed);
         let mut connection = Self {
             local: socket,
             seed,
-            repeat: Some((
-                body,
-                Offer {
-                    placement: params.placement,
-                    ecn: params.ecn,
-                    finish: params.finish,
-                    check: params.check,
-                    path: params.path,
-                },
-            )),
+            repeat: Some((body, offer)),
             checked: params.check,
+            seal: agreed.seal.map(|context| numbered(context, &config)),
             repeat_due: true,
             events: VecDeque::from([Event::Connected(params)]),
             phase: Phase::Open(Box::new(established)),
@@ -163,22 +171,94 @@ impl Connection {
         Ok(connection)
     }
 
+    /// Sets parameters that were unknown when the connection was accepted: its congestion control,
+    /// and the idle timeout. For a connection that has sent nothing but its handshake.
+    pub fn configure(&mut self, now: Time, control: Algorithm, idle_timeout_ns: u64) {
+        self.config.control = control;
+        self.config.idle_timeout_ns = idle_timeout_ns;
+        if let Phase::Open(open) = &mut self.phase {
+            open.configure(now, &self.config, self.seed);
+        }
+    }
+
+    /// Starts from the path state of an earlier connection. For a connection that has sent nothing
+    /// but its handshake; afterwards it does nothing.
+    pub fn resume(&mut self, remembered: Remembered) {
+        if let Phase::Open(open) = &mut self.phase
+            && !open.sender.has_unacknowledged()
+            && open.sender.position() == 0
+        {
+            open.resume(remembered);
+        }
+    }
+
     // ---- inputs
 
-    /// So many datagrams, which [`Connection::handle_datagram`] gets next, came with a mark of
-    /// congestion (CE, RFC 3168 §5).
+    /// Notes that the next datagrams for [`Connection::handle_datagram`], so many, carried a
+    /// congestion mark (CE, RFC 3168 §5).
     pub fn handle_marks(&mut self, datagrams: u32) {
         if let Phase::Open(open) = &mut self.phase {
             open.handle_marks(datagrams);
         }
     }
 
-    /// Takes a datagram that this host received at `arrived` and this call sees at `now`.
+    /// Decrypts a datagram in place, before its content goes to [`Connection::handle_packet`] or
+    /// [`Connection::piece`]. Returns `None` if the datagram must be dropped: it is not sealed and
+    /// must be, `keys` do not open it, or its number is a repetition. Then only a counter changes.
+    /// If the connection is not sealed, the datagram is the packet.
+    pub fn open<'d>(
+        &mut self,
+        now: Time,
+        datagram: &'d mut [u8],
+        keys: Option<&mut dyn Opener>,
+    ) -> Option<&'d [u8]> {
+        let timeout_ns = self.open_state().map_or(0, |open| open.rtt.timeout_ns());
+        let Some((_, numbering)) = &mut self.seal else {
+            return Some(datagram);
+        };
+        if check::is_handshake(datagram) {
+            return Some(datagram);
+        }
+        let sealed = numbering.examine(now, datagram)?;
+        let keys = keys?;
+        if numbering.take_expired(now) {
+            keys.forget_previous();
+        }
+        let (head, text) = datagram.split_at_mut_checked(SEALED_HEAD_LEN)?;
+        let Some(len) = keys.open(sealed, head, text) else {
+            numbering.refused.forged += 1;
+            return None;
+        };
+        numbering.note_opened(now, sealed, timeout_ns);
+        Some(opened_packet(datagram, len))
+    }
+
+    /// Takes a datagram that this host received at `arrived` and this call sees at `now`. A sealed
+    /// connection takes nothing but handshakes here.
     ///
     /// # Errors
-    /// The datagram was ignored; the connection goes on, unless an [`Event::Closed`] says
-    /// otherwise.
+    /// The datagram was ignored; the connection goes on, unless an [`Event::Closed`] follows.
     pub fn handle_datagram(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        datagram: &[u8],
+    ) -> Result<Received, Error> {
+        if let Some((_, numbering)) = &mut self.seal
+            && !check::is_handshake(datagram)
+        {
+            numbering.refused.unsealed += 1;
+            return Err(Error::PeerMisbehaved(Misbehaviour::OutOfPlace));
+        }
+        self.handle_packet(now, arrived, datagram)
+    }
+
+    /// As [`Connection::handle_datagram`], for a packet that was in a datagram that opened, or in
+    /// pieces of which each did.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn handle_packet(
         &mut self,
         now: Time,
         arrived: Time,
@@ -279,7 +359,7 @@ impl Connection {
         self.sending()?.write(now, bytes, push)
     }
 
-    /// Stream: nothing follows what was written. The other direction goes on.
+    /// Ends this direction of the stream. The other direction goes on.
     ///
     /// # Errors
     /// [`SendError`] if this is not an open stream, or [`Params::finish`] was not agreed on.
@@ -309,7 +389,7 @@ impl Connection {
         }
     }
 
-    /// Placed streams: the caller has taken everything below stream offset `to`, which makes room
+    /// Placed streams: the caller has taken everything below stream offset `to`, which frees space
     /// for more.
     pub fn consume(&mut self, now: Time, to: u64) {
         if let Phase::Open(open) = &mut self.phase {
@@ -317,9 +397,8 @@ impl Connection {
         }
     }
 
-    /// Placed streams: the caller holds `held` payload bytes that arrived, and has room for `most`
-    /// at a time. From the first call on the sender goes no further than that room; called again as
-    /// it changes.
+    /// Placed streams: the caller holds `held` payload bytes that arrived, and can hold `most` at a
+    /// time. From the first call on the sender stays within that space; call again as it changes.
     pub fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.limit_room(now, held, most);
@@ -372,7 +451,7 @@ impl Connection {
     }
 
     /// Sends no faster than `rate_max`, and over any time no more than that brings and
-    /// `burst_bytes` (wire octets), from now on: [`Config::rate_max`] and [`Config::burst_bytes`],
+    /// `burst_bytes` (wire bytes), from now on: [`Config::rate_max`] and [`Config::burst_bytes`],
     /// where they are known only when the connection is there.
     pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
         self.config.rate_max = rate_max;
@@ -396,7 +475,7 @@ impl Connection {
         }
     }
 
-    /// Closes at once; what has not arrived may never do so.
+    /// Closes at once; unacknowledged data may be lost.
     pub fn abort(&mut self, now: Time) {
         match &self.phase {
             Phase::Opening(_) => self.end(now, SocketId(0), None),
@@ -415,11 +494,28 @@ impl Connection {
     }
 
     /// Appends the pieces of a data packet to `out`, each `piece_len` bytes long
-    /// ([`piece_len`](crate::wire::piece_len)). Returns how many.
-    pub fn cut(&self, packet: &[u8], piece_len: usize, out: &mut Vec<u8>) -> usize {
-        match &self.phase {
-            Phase::Open(open) => crate::wire::cut(packet, open.peer, self.checked, piece_len, out),
-            Phase::Opening(_) | Phase::Closed { .. } => 0,
+    /// ([`piece_len`](crate::wire::piece_len)). Returns how many, and for a sealed connection the
+    /// counterpart of [`Transmit::sealed`].
+    pub fn cut(
+        &mut self,
+        packet: &[u8],
+        piece_len: usize,
+        out: &mut Vec<u8>,
+    ) -> (usize, Option<Sealed>) {
+        let Phase::Open(open) = &self.phase else {
+            return (0, None);
+        };
+        let count = crate::wire::cut(packet, open.peer, self.checked, piece_len, out);
+        match &mut self.seal {
+            None => (count, None),
+            Some((_, numbering)) => match numbering.assign(count) {
+                None => {
+                    // A datagram that cannot be sealed must not be sent.
+                    out.clear();
+                    (0, None)
+                }
+                sealed => (count, sealed),
+            },
         }
     }
 
@@ -428,7 +524,14 @@ impl Connection {
     pub fn poll_transmit(&mut self, now: Time, out: &mut Transmit) -> bool {
         let some = self.next_transmit(now, out);
         if some && self.checked {
-            out.seal();
+            out.add_checks();
+        }
+        if let Some((_, numbering)) = &mut self.seal
+            && some
+            && !check::is_handshake(&out.control)
+        {
+            out.sealed = numbering.assign(out.headers.len().max(1));
+            return out.sealed.is_some();
         }
         some
     }
@@ -488,18 +591,31 @@ impl Connection {
         self.local
     }
 
-    /// What both ends agreed on, while the connection is open.
+    /// Returns the features that both ends agreed on, while the connection is open.
     #[must_use]
     pub fn params(&self) -> Option<Params> {
-        self.open().map(Established::params)
+        self.open_state().map(Established::params)
     }
 
-    /// Whether data packets are to say that this end responds to marks of congestion (ECT(0), RFC
-    /// 3168 §5): the peer tells of them, the control slows down for them, and the path does not
-    /// seem to swallow packets that say so.
+    /// Whether [`Connection::poll_transmit`] writes a handshake next, if anything.
+    #[must_use]
+    pub fn has_handshake(&self) -> bool {
+        self.repeat_due || matches!(self.phase, Phase::Opening(_))
+    }
+
+    /// Returns the key-derivation context of a sealed connection; `None` while it opens, and if it
+    /// is not sealed.
+    #[must_use]
+    pub fn seal_context(&self) -> Option<&SealContext> {
+        self.seal.as_ref().map(|(context, _)| context)
+    }
+
+    /// Whether to send data packets as ECN-capable (ECT(0), RFC 3168 §5): the peer reports
+    /// congestion marks, the control responds to them, and the path does not seem to drop such
+    /// packets.
     #[must_use]
     pub fn is_ecn_capable(&self) -> bool {
-        self.open().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
+        self.open_state().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
     }
 
     /// Placed streams: everything below this stream offset has arrived.
@@ -550,27 +666,28 @@ impl Connection {
     /// When a report to the sender is due; nothing that arrives need be looked at before.
     #[must_use]
     pub fn feedback_due(&self) -> Option<Time> {
-        self.open().and_then(|open| open.receiver.feedback_due())
+        self.open_state()
+            .and_then(|open| open.receiver.feedback_due())
     }
 
     /// When the next data packets may leave, if nothing but the pace holds them back.
     #[must_use]
     pub fn paced_until(&self) -> Option<Time> {
-        self.open().and_then(Established::paced_until)
+        self.open_state().and_then(Established::paced_until)
     }
 
-    /// Everything written has arrived, and the end of this direction if it was said; also, other
-    /// than [`Connection::is_drained`], of a connection that is over.
+    /// Whether everything written has arrived, and the end of this direction if it was finished;
+    /// unlike [`Connection::is_drained`], also for a connection that is over.
     #[must_use]
     pub fn has_all_arrived(&self) -> bool {
         self.last().is_some_and(Established::is_drained)
     }
 
-    /// Everything written has arrived, and the end of this direction if it was said, or the
-    /// connection is over.
+    /// Whether everything written has arrived, and the end of this direction if it was finished, or
+    /// the connection is over.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.open().is_none_or(Established::is_drained)
+        self.open_state().is_none_or(Established::is_drained)
     }
 
     /// The connection is over.
@@ -584,7 +701,8 @@ impl Connection {
     /// itself, or not even 1,280 bytes pass.
     #[must_use]
     pub fn wants_fragments(&self, now: Time) -> bool {
-        self.open().is_some_and(|open| open.wants_fragments(now))
+        self.open_state()
+            .is_some_and(|open| open.wants_fragments(now))
     }
 
     /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts
@@ -592,25 +710,30 @@ impl Connection {
     /// where the path is not probed.
     #[must_use]
     pub fn datagram_max(&self) -> usize {
-        self.open().map_or(usize::MAX, Established::datagram_max)
+        self.open_state()
+            .map_or(usize::MAX, Established::datagram_max)
     }
 
-    /// Whether this end knows whether longer packets than at the start pass. Messages that fit
+    /// Whether path MTU discovery beyond the initial size is complete. Messages that fit
     /// [`Connection::datagram_max`] then stay whole unless the path becomes narrower.
     #[must_use]
     pub fn is_path_settled(&self) -> bool {
-        self.open().is_some_and(Established::is_path_settled)
+        self.open_state().is_some_and(Established::is_path_settled)
     }
 
     /// Counters, while the connection is open.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
-        self.open().map(Established::stats)
+        let refused = self.seal.as_ref().map(|(_, numbering)| numbering.refused);
+        self.open_state().map(|open| Stats {
+            refused: refused.unwrap_or_default(),
+            ..open.stats()
+        })
     }
 
     // ---- helpers
 
-    fn open(&self) -> Option<&Established> {
+    fn open_state(&self) -> Option<&Established> {
         match &self.phase {
             Phase::Open(open) => Some(open),
             _ => None,
@@ -652,6 +775,7 @@ impl Connection {
                 let open = Established::new(now, &self.config, &agreed, initial, self.seed);
                 self.phase = Phase::Open(Box::new(open));
                 self.checked = agreed.params.check;
+                self.seal = agreed.seal.map(|context| numbered(context, &self.config));
                 self.events.push_back(Event::Connected(agreed.params));
                 Ok(())
             }
@@ -693,4 +817,8 @@ impl Connection {
         }
         self.events.push_back(Event::Closed(error));
     }
+}
+
+fn numbered(context: SealContext, config: &Config) -> (SealContext, Box<Numbering>) {
+    (context, Box::new(Numbering::new(config.rekey_packets)))
 }

@@ -1,11 +1,11 @@
-//! What an open connection does about the path's MTU ([`crate::path`]).
+//! Path MTU discovery of an open connection ([`haul_cc::path_mtu`]).
 
 use haul_cc::Time;
+use haul_cc::path_mtu::{BASE, START};
 use haul_cc::time::MILLISECOND_NS;
 
 use super::established::Established;
 use crate::config::{HEADER, payload_len};
-use crate::path::{BASE, START};
 use crate::wire::ControlWriter;
 
 /// Beyond four round trips: how long nothing is acknowledged before the path's MTU is suspected.
@@ -30,7 +30,7 @@ impl Established {
         if self.may_shorten() {
             return self.path.is_silent() && self.is_stalled(now);
         }
-        // What was lost before packets became shorter says nothing of the shorter ones.
+        // Losses before packets became shorter do not count against the shorter ones.
         let tried_ns = now.since(self.path.fell());
         self.is_stalled(now) && tried_ns >= self.suspect_ns()
     }
@@ -95,8 +95,8 @@ impl Established {
         }
     }
 
-    /// The path carries less than it did. What is in flight and longer is lost, which says nothing
-    /// about the path's rate.
+    /// The path MTU has fallen. Longer packets in flight are lost, which is no evidence about the
+    /// path's rate.
     fn shorten(&mut self, now: Time) {
         self.follow_path();
         self.sender.lose_longer(self.full_len(self.path.current()));

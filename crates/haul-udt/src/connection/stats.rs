@@ -1,7 +1,8 @@
 //! Counters of a connection.
 
-use haul_cc::Snapshot;
+use haul_cc::{Remembered, Snapshot};
 
+use crate::numbering::Refused;
 use crate::send::SendTotals;
 
 /// Counters and present values.
@@ -18,6 +19,8 @@ pub struct Stats {
     pub duplicates: u32,
     /// Datagrams that no correct peer sends.
     pub misbehaviour: u32,
+    /// Datagrams that a sealed connection did not take.
+    pub refused: Refused,
     /// Smoothed round-trip time, ns.
     pub rtt_ns: u64,
     /// Least round-trip time of late, ns.
@@ -26,6 +29,9 @@ pub struct Stats {
     pub in_flight_bytes: u64,
     /// The congestion control.
     pub control: Snapshot,
+    /// Path state that a later connection may start from
+    /// ([`Connection::resume`](crate::Connection::resume)).
+    pub shown: Option<Remembered>,
     /// Retransmission timeouts.
     pub timeouts: u32,
 }

@@ -1,6 +1,6 @@
-//! What leaves: one control packet, or a batch of data packets as headers and named payload.
+//! Output: one control packet, or a batch of data packets as headers and named payload.
 
-use crate::wire::{HEADER_LEN, check};
+use crate::wire::{HEADER_LEN, Sealed, check};
 
 /// A run of the send space.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,10 @@ pub struct Transmit {
     pub headers: Vec<[u8; HEADER_LEN]>,
     /// Their payload: as many as headers.
     pub payload: Vec<PayloadRange>,
+    /// Of a sealed connection: names key and number of the first packet; each later packet has the
+    /// next number. The sender must seal each packet exactly once, even if the socket takes only
+    /// some.
+    pub sealed: Option<Sealed>,
 }
 
 impl Transmit {
@@ -28,10 +32,11 @@ impl Transmit {
         self.control.clear();
         self.headers.clear();
         self.payload.clear();
+        self.sealed = None;
     }
 
     /// Adds the checks of headers and control packets.
-    pub(super) fn seal(&mut self) {
+    pub(super) fn add_checks(&mut self) {
         if !self.control.is_empty() {
             check::seal_control(&mut self.control);
         }
@@ -40,7 +45,8 @@ impl Transmit {
         }
     }
 
-    /// Bytes of each data packet but the last, header included; the last is no longer than that.
+    /// Bytes of each data packet but the last, header included and seal not; the last is no longer
+    /// than that.
     #[must_use]
     pub fn segment_len(&self) -> usize {
         self.payload

@@ -1,5 +1,6 @@
-//! Checks of what UDP's checksum may miss: headers, control packets and handshakes between Longhaul
-//! ends (docs/protocol/udt.md). Payload has none here: whoever places it knows what it must be.
+//! Checks against damage that UDP's checksum may miss: headers, control packets and handshakes
+//! between Longhaul ends (docs/protocol/udt.md). Payload has none here: the layer that places it
+//! verifies it.
 
 use haul_cc::crc::crc32c_header;
 
@@ -7,7 +8,7 @@ use super::{CONTROL_BIT, HEADER_LEN, SocketId, word};
 
 /// Where the destination is, which the check is added to.
 const DESTINATION: std::ops::Range<usize> = 12..HEADER_LEN;
-/// Where a handshake, which may be addressed to nobody yet, has its check: the upper half of the
+/// The check field of a handshake, whose destination id may still be zero: the upper half of the
 /// offer.
 const HANDSHAKE: std::ops::Range<usize> = 4..6;
 
@@ -40,7 +41,7 @@ pub(crate) fn seal_control(packet: &mut [u8]) {
 }
 
 /// The destination of a packet with a check, which [`super::Packet::parse`] has taken; of a damaged
-/// one, most probably nobody's.
+/// one, most probably an unused id.
 pub(crate) fn opened(packet: &[u8]) -> SocketId {
     let check = if word(packet, 0) & CONTROL_BIT != 0 {
         of_control(packet)
@@ -58,8 +59,8 @@ pub(crate) fn is_handshake(packet: &[u8]) -> bool {
     word(packet, 0) >> 16 == CONTROL_BIT >> 16
 }
 
-/// The check of a handshake packet, whatever it has for one; never zero, which says that it has
-/// none.
+/// Computes the check of a handshake packet, ignoring its check field; never zero, which means no
+/// check.
 pub(super) fn of_handshake(header: &[u8; HEADER_LEN], body: &[u8]) -> u16 {
     let mut covered = *header;
     covered[HANDSHAKE].fill(0);

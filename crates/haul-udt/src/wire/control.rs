@@ -37,10 +37,10 @@ pub enum Control<'a> {
         destination: SocketId,
         /// The body.
         body: Handshake,
-        /// What the sender offers beyond UDT4, in header words that UDT4 leaves zero.
+        /// The sender's offer beyond UDT4, in header words that UDT4 leaves zero.
         offer: Offer,
     },
-    /// The peer lives.
+    /// A keep-alive.
     KeepAlive,
     /// Cumulative acknowledgement.
     Ack {
@@ -71,9 +71,9 @@ pub enum Control<'a> {
     },
     /// The peer's application reports an error.
     PeerError(u32),
-    /// Between Longhaul ends: what arrived.
+    /// Between Longhaul ends: feedback on arrived packets.
     Feedback(Feedback<'a>),
-    /// Between Longhaul ends: what the data sender wishes of feedback.
+    /// Between Longhaul ends: the data sender's request for feedback.
     SenderInfo(SenderInfo),
     /// Between Longhaul ends: as long as the sender would like to make packets. The rest is
     /// padding.
@@ -86,7 +86,7 @@ pub enum Control<'a> {
         /// The probe's.
         number: u32,
     },
-    /// Somebody else's user-defined packet; ignored.
+    /// A user-defined packet of another implementation; ignored.
     User(u16),
 }
 
@@ -207,7 +207,7 @@ pub(crate) struct ControlWriter<'b> {
 }
 
 impl<'b> ControlWriter<'b> {
-    /// Replaces what `out` holds.
+    /// Replaces the content of `out`.
     pub(crate) fn new(out: &'b mut Vec<u8>, destination: SocketId) -> Self {
         out.clear();
         Self { out, destination }

@@ -5,7 +5,7 @@ use super::ranges::LossRanges;
 use super::{ParseError, double_word, word};
 use crate::seq::Seq;
 
-/// What arrived at the receiver.
+/// The receiver's report on arrived packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Feedback<'a> {
     /// Counts up; older feedback that comes late is void.
@@ -46,7 +46,7 @@ pub struct Feedback<'a> {
     pub covered_from: Seq,
     /// … to here, excluded.
     pub covered_to: Seq,
-    /// What is missing, ascending.
+    /// The missing packets, ascending.
     pub gaps: LossRanges<'a>,
 }
 
@@ -122,12 +122,12 @@ fn lower(value: u64) -> u32 {
     value as u32
 }
 
-/// What the data sender wishes of feedback.
+/// The data sender's request for feedback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderInfo {
     /// Interval between feedback while data arrives, microseconds.
     pub feedback_interval_us: u32,
-    /// Where the train begins whose dispersion is wanted.
+    /// The start of the train whose dispersion is requested.
     pub train_from: Seq,
     /// Counts up; the feedback that answers carries it.
     pub number: u32,

@@ -1,4 +1,4 @@
-//! The handshake body (UDT4 draft §5, libudt `core.cpp`), and what Longhaul offers beside it.
+//! The handshake body (UDT4 draft §5, libudt `core.cpp`), and Longhaul's offer beside it.
 
 use std::net::IpAddr;
 
@@ -16,7 +16,7 @@ pub struct Handshake {
     /// 4 for UDT4; 0 in libudt's last step of a rendezvous, which states neither version nor
     /// `kind`.
     pub version: u32,
-    /// Stream or messages. The wire has 1 and 2, the draft says 0 and 1; the code wins.
+    /// Stream or messages. libudt sends 1 and 2, the draft specifies 0 and 1; this follows libudt.
     pub kind: SocketKind,
     /// First sequence number of the sender.
     pub initial: Seq,
@@ -83,13 +83,13 @@ pub enum RequestKind {
 /// libudt: version or socket type do not match.
 pub(crate) const REJECT_INCOMPATIBLE: u32 = 1002;
 
-/// What an end offers beyond UDT4, carried in the two header words that UDT4 leaves zero and libudt
+/// An end's offer beyond UDT4, carried in the two header words that UDT4 leaves zero and libudt
 /// ignores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Offer {
-    /// Packets say where they belong and feedback is selective (docs/protocol/udt.md).
+    /// Packets carry their stream offset and feedback is selective (docs/protocol/udt.md).
     pub placement: bool,
-    /// Marks of congestion are counted, and feedback tells of them; only with placement.
+    /// Congestion marks are counted and reported in feedback; only with placement.
     pub ecn: bool,
     /// Each direction of a stream may end by itself; only with placement.
     pub finish: bool,
@@ -97,6 +97,8 @@ pub struct Offer {
     pub check: bool,
     /// Probes of the path are answered, and packets may come in pieces; only with placement.
     pub path: bool,
+    /// Every datagram but handshakes is sealed; only with placement.
+    pub seal: bool,
 }
 
 /// "HAUL".
@@ -108,11 +110,12 @@ const OFFER_ECN: u32 = 2;
 const OFFER_FINISH: u32 = 4;
 const OFFER_CHECK: u32 = 16;
 const OFFER_PATH: u32 = 32;
+const OFFER_SEAL: u32 = 64;
 /// A word that differs from the magic number in no more bits is that number, damaged.
 const OFFER_DAMAGE_BITS: u32 = 2;
 
 impl Offer {
-    /// What a handshake packet offers.
+    /// The offer of a handshake packet.
     pub(super) fn parse(header: &[u8; HEADER_LEN], body: &[u8]) -> Result<Self, ParseError> {
         let (info, word2) = (word(header, 1), word(header, 2));
         let is_damaged = if word2 == OFFER_MAGIC {
@@ -131,10 +134,11 @@ impl Offer {
             finish: placement && info & OFFER_FINISH != 0,
             check: placement && info & OFFER_CHECK != 0,
             path: placement && info & OFFER_PATH != 0,
+            seal: placement && info & OFFER_SEAL != 0,
         })
     }
 
-    pub(super) fn to_words(self) -> (u32, u32) {
+    pub(crate) fn to_words(self) -> (u32, u32) {
         if !self.placement {
             return (0, 0);
         }
@@ -142,7 +146,8 @@ impl Offer {
         let more = bit(self.ecn, OFFER_ECN)
             | bit(self.finish, OFFER_FINISH)
             | bit(self.check, OFFER_CHECK)
-            | bit(self.path, OFFER_PATH);
+            | bit(self.path, OFFER_PATH)
+            | bit(self.seal, OFFER_SEAL);
         (OFFER_PLACEMENT | more, OFFER_MAGIC)
     }
 }
@@ -159,7 +164,7 @@ impl SocketKind {
         }
     }
 
-    fn to_wire(self) -> u32 {
+    pub(crate) fn to_wire(self) -> u32 {
         match self {
             Self::Stream => 1,
             Self::Datagram => 2,

@@ -13,6 +13,7 @@ mod feedback;
 mod handshake;
 mod piece;
 mod ranges;
+mod seal;
 #[cfg(test)]
 mod spec;
 
@@ -21,10 +22,12 @@ pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
 pub use handshake::{Handshake, Offer, PeerAddress, RequestKind, SocketKind};
 pub use piece::{Piece, cut, piece_len};
 pub use ranges::LossRanges;
+pub use seal::{SEAL_LEN, SEALED_HEAD_LEN, Sealed};
 
 pub(crate) use control::ControlWriter;
 pub(crate) use handshake::{REJECT_INCOMPATIBLE, UDT_VERSION};
 pub(crate) use ranges::push_range;
+pub(crate) use seal::{opened_packet, phase_and_number};
 
 use crate::seq::Seq;
 
@@ -62,7 +65,7 @@ pub enum ParseError {
     /// Shorter than its header or its fixed body.
     #[error("packet of {len} bytes is too short for a {what}")]
     Short {
-        /// What it claimed to be.
+        /// The kind of header or message.
         what: &'static str,
         /// Its length, bytes.
         len: usize,
@@ -73,7 +76,7 @@ pub enum ParseError {
         /// Its length, bytes.
         len: usize,
     },
-    /// A handshake between Longhaul ends whose check says that it was damaged on the way.
+    /// A handshake between Longhaul ends whose check does not match: it was damaged on the path.
     #[error("a handshake that was damaged on the way")]
     Damaged,
     /// A control type that UDT4 does not have.
@@ -143,7 +146,7 @@ impl Data {
         self.message & RESENT_BIT != 0
     }
 
-    /// Between Longhaul ends: nothing follows for now, and feedback is wanted at once.
+    /// Between Longhaul ends: nothing follows for now, and feedback is requested at once.
     #[must_use]
     pub fn prompt(&self) -> bool {
         self.message & PROMPT_BIT != 0

@@ -47,7 +47,7 @@ fn every_recorded_packet_of_libudt_is_written_as_it_was_read() {
 }
 
 #[test]
-fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
+fn a_plain_handshake_offers_nothing_and_ours_has_the_magic_number() {
     let first = &packets(STREAM)[0];
     let Ok(Packet::Control(Control::Handshake { body, offer, .. })) = Packet::parse(first) else {
         panic!("a handshake");
@@ -60,9 +60,10 @@ fn a_plain_handshake_offers_nothing_and_ours_says_haul() {
         finish: true,
         check: false,
         path: true,
+        seal: true,
     };
     ControlWriter::new(&mut out, SocketId(0)).handshake(&body, offer);
-    assert_eq!(out[4..12], *b"\0\0\0\x2eHAUL");
+    assert_eq!(out[4..12], *b"\0\0\0\x6eHAUL");
     assert_eq!(out[16..], first[16..]);
 }
 
@@ -149,8 +150,8 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
         })
     };
     prop_oneof![
-        (any_handshake(), any::<[bool; 5]>()).prop_map(
-            |(body, [placement, ecn, finish, check, path])| {
+        (any_handshake(), any::<[bool; 6]>()).prop_map(
+            |(body, [placement, ecn, finish, check, path, seal])| {
                 let mut out = Vec::new();
                 ControlWriter::new(&mut out, SocketId(0)).handshake(
                     &body,
@@ -160,6 +161,7 @@ fn any_control() -> impl Strategy<Value = Vec<u8>> {
                         finish,
                         check,
                         path,
+                        seal,
                     },
                 );
                 out

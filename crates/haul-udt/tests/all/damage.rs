@@ -44,7 +44,7 @@ fn open() -> [Connection; 2] {
         1,
     );
     let take = |client: &mut Connection, packet: &[u8]| {
-        // What is not a packet of this kind any more is an error, or nothing.
+        // A damaged packet is an error, or is ignored.
         let _ = client.handle_datagram(START, START, packet);
     };
     let request = control(&mut client, START);

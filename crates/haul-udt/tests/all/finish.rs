@@ -19,7 +19,7 @@ struct Pair {
     ends: [Connection; 2],
     under_way: [Vec<Vec<u8>>; 2],
     now: Time,
-    /// Packets of each end so far, of which those that this says are lost.
+    /// Packets of each end so far; `lost` selects those that are dropped.
     sent: [u32; 2],
     lost: fn(u32) -> bool,
 }

@@ -1,4 +1,4 @@
-//! What a peer, or anybody who can send datagrams, may not do.
+//! Attacks by a peer, and by anybody who can send datagrams.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
 use std::net::SocketAddr;
@@ -80,7 +80,7 @@ fn request(listener: &Listener, config: &Config) -> (Connection, Request) {
     }
 }
 
-/// An open server connection, and a client that has been told.
+/// An open server connection, and a client that has the reply.
 fn open(kind: SocketKind, placement: bool) -> (Connection, Connection) {
     let config = config(kind, placement);
     let listener = Listener::new(&config, [7; 16]);
@@ -368,7 +368,7 @@ fn any_datagram() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn no_datagram_makes_a_listener_panic_or_say_more_than_it_was_told(datagram in any_datagram(), kind in any::<bool>()) {
+    fn no_datagram_makes_a_listener_panic_or_amplify(datagram in any_datagram(), kind in any::<bool>()) {
         let kind = if kind { SocketKind::Stream } else { SocketKind::Datagram };
         let listener = Listener::new(&config(kind, true), [7; 16]);
         let mut out = Vec::new();

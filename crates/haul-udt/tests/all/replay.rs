@@ -1,4 +1,4 @@
-//! A recorded libudt talks to our state machine: each end in turn is played from the capture, the
+//! A recorded libudt against our state machine: each end in turn is replayed from the capture, the
 //! other is ours.
 #![expect(clippy::unwrap_used, reason = "tests")]
 
@@ -209,8 +209,8 @@ fn our_client_opens_with_libudts_very_handshake_and_repeats_what_the_server_lack
     for packet in capture[1..].iter().filter(|packet| !packet.from_client) {
         sent.extend(pass(&mut client, now, packet.at));
         now = packet.at;
-        // The server may speak of packets that libudt had sent by then and ours, which paces, has
-        // not.
+        // The server may acknowledge packets that libudt had sent by then and ours, which paces,
+        // has not.
         let _ = client.handle_datagram(now, now, &packet.bytes);
         if let Some(Event::Connected(_)) = client.poll_event() {
             client.write(now, 300_000, true).unwrap();

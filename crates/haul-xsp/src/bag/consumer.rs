@@ -1,5 +1,5 @@
-//! The consumer's side: where each stream goes, what is read when, what is acknowledged, what is
-//! handed out in order.
+//! The consumer's side: placement of each stream, scheduling of reads, acknowledgements, delivery
+//! in order.
 
 mod grant;
 mod inline;
@@ -19,8 +19,8 @@ use crate::{ConnId, SlabSeq};
 use rx::Rx;
 pub use rx::{Data, Read};
 
-/// The window of a connection begins with this share of what is free of the arena, and no more than
-/// so many bytes: so that connections that only exist take little from those that move something.
+/// The initial window of a connection: this share of the free arena, and at most this many bytes,
+/// so that idle connections take little from active ones.
 const WINDOW_START_SHARE: u64 = 2_048;
 const WINDOW_START_MAX: u64 = 256 << 10;
 /// Checksums of a slab may fail so often.
@@ -38,7 +38,7 @@ pub struct Inline {
 /// Choices for a consumer.
 #[derive(Debug, Clone)]
 pub struct ConsumerConfig {
-    /// Bytes of memory for what arrives, a power of two. Credits never promise more.
+    /// Bytes of memory for arriving data, a power of two. Credits never exceed it.
     pub arena_bytes: u64,
     /// Least extent of it, a power of two. A connection begins with one of a quarter of that, and
     /// another.
@@ -49,10 +49,9 @@ pub struct ConsumerConfig {
     pub window_slabs: u16,
     /// Records in them, all together.
     pub records_max: usize,
-    /// Connections that there may be: for each a first extent is kept, the rest is for whoever
-    /// needs it.
+    /// Most connections: a first extent is reserved for each, the rest is shared.
     pub conns_max: usize,
-    /// Who moves the bytes.
+    /// Which end moves the bytes.
     pub mode: Mode,
     /// Whether checksums of records are compared.
     pub verify: bool,
@@ -72,7 +71,7 @@ impl Default for ConsumerConfig {
             arena_bytes: 256 << 20,
             extent_bytes_min: 4 << 10,
             extent_bytes_max: 4 << 20,
-            window_slabs: 64,
+            window_slabs: 256,
             records_max: 16 << 10,
             conns_max: 16 << 10,
             mode: Mode::Pull,
@@ -189,9 +188,10 @@ pub struct Consumer {
     inline: VecDeque<Inline>,
     /// Slabs that are written and not announced (push): at most `config.window_slabs`.
     written: BTreeSet<SlabSeq>,
+    pushed_bytes: u64,
     to_verify: VecDeque<Verify>,
     readable: VecDeque<ConnId>,
-    /// Told to be readable.
+    /// Reported as readable.
     unread: BTreeSet<ConnId>,
     /// Connections whose credit waits for memory.
     hungry: VecDeque<ConnId>,
@@ -199,6 +199,8 @@ pub struct Consumer {
     /// Extents given back whose keys the peer has.
     closed: VecDeque<(u64, u64)>,
     credits: BTreeSet<ConnId>,
+    /// No data channel is up, so credit cannot wait for keys (push).
+    is_channelless: bool,
     acked_conns: BTreeSet<ConnId>,
     nacks: VecDeque<(SlabSeq, u16, Vec<u16>)>,
     ack_due: bool,
@@ -206,11 +208,11 @@ pub struct Consumer {
     paced_until: Option<Time>,
     plan: Plan,
     estimate: Estimate,
-    /// Tells the far end what is used up: at the session's ends, never between.
+    /// Reports consumption to the far end: at the session's ends, never at relays.
     acknowledge: bool,
-    /// The peer is being told how far streams have got: nothing moves until it has answered.
+    /// The progress of streams is being reported: nothing moves until the peer has answered.
     frozen: bool,
-    /// What was used up meanwhile: of which connection, from where in its stream, bytes.
+    /// Consumption meanwhile: connection, stream offset, bytes.
     used_meanwhile: Vec<(ConnId, u64, u64)>,
 }
 
@@ -236,6 +238,7 @@ impl Consumer {
             next_get: 0,
             inline: VecDeque::new(),
             written: BTreeSet::new(),
+            pushed_bytes: 0,
             to_verify: VecDeque::new(),
             readable: VecDeque::new(),
             unread: BTreeSet::new(),
@@ -243,6 +246,7 @@ impl Consumer {
             grants: VecDeque::new(),
             closed: VecDeque::new(),
             credits: BTreeSet::new(),
+            is_channelless: false,
             acked_conns: BTreeSet::new(),
             nacks: VecDeque::new(),
             ack_due: false,
@@ -259,8 +263,7 @@ impl Consumer {
         consumer
     }
 
-    /// What the path lets pass, bytes that leave back to back among it, where this end keeps to
-    /// that by what it asks for.
+    /// The rate and burst of the path, where this end enforces them by the reads that it requests.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         (self.config.rate_bps, self.config.burst_bytes) = (rate_bps, burst_bytes);
         self.plan = first_plan(&self.config);
@@ -270,7 +273,7 @@ impl Consumer {
     // Connections.
 
     pub(crate) fn open(&mut self, conn: ConnId, from: u64) {
-        let share = self.arena.free_bytes() / WINDOW_START_SHARE;
+        let share = self.arena.all_free_bytes() / WINDOW_START_SHARE;
         let window = share.min(WINDOW_START_MAX).max(self.arena.least()) + self.arena.first_bytes();
         self.conns.insert(conn, Rx::new(from, window));
         self.grant(conn);
@@ -286,10 +289,7 @@ impl Consumer {
     /// Bytes that the peer may send: an offset in the stream. For CONN_OPEN and CONN_ACK.
     pub(crate) fn credit(&mut self, conn: ConnId) -> u64 {
         self.credits.remove(&conn);
-        match self.config.mode {
-            Mode::Pull => self.conns.get(&conn).map_or(0, |rx| rx.credit),
-            Mode::Push => 0,
-        }
+        self.conns.get(&conn).map_or(0, |rx| rx.credit)
     }
 
     pub(crate) fn remove(&mut self, conn: ConnId) {
@@ -307,8 +307,16 @@ impl Consumer {
             self.arena.give(at, len);
             if self.config.mode == Mode::Push {
                 self.closed.push_back((at, len));
+                // Inline data has used it up before its memory was opened.
+                self.grants
+                    .retain(|(grant, _)| grant.len == 0 || grant.at != at);
             }
         }
+        self.feed();
+    }
+
+    /// Promises more to connections that wait for memory, as far as there is some.
+    fn feed(&mut self) {
         for _ in 0..self.hungry.len() {
             if let Some(conn) = self.hungry.pop_front() {
                 if let Some(rx) = self.conns.get_mut(&conn) {
@@ -319,7 +327,7 @@ impl Consumer {
         }
     }
 
-    /// The application wants nothing more of a stream: what comes is dropped.
+    /// The application closes its receiving side of a stream: later data is dropped.
     pub(crate) fn discard(&mut self, conn: ConnId) {
         let Some(rx) = self.conns.get_mut(&conn) else {
             return;
@@ -332,8 +340,8 @@ impl Consumer {
         self.give(freed.into_iter());
     }
 
-    /// The stream has ended and its end has been handed out, or nobody wants it and its end has
-    /// come.
+    /// The stream has ended, and its end has been delivered, or the application had closed this
+    /// direction.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|rx| {
             if rx.discarded {
@@ -344,7 +352,7 @@ impl Consumer {
         })
     }
 
-    /// The end of a stream, told apart from slabs.
+    /// The end of a stream, announced without a slab.
     pub(crate) fn on_end(&mut self, now: Time, record: &Record) -> Result<(), Breach> {
         let rx = self
             .conns
@@ -370,7 +378,7 @@ impl Consumer {
         end.is_none_or(|end| matches!(end, Some(End::Reset(_))))
     }
 
-    /// Whether the far end has not been told yet how far it has got.
+    /// Whether its progress has not been reported to the far end yet.
     pub(crate) fn owes_ack(&self, conn: ConnId) -> bool {
         self.acked_conns.contains(&conn)
     }
@@ -388,8 +396,13 @@ impl Consumer {
         slab: &SlabAnnounce,
         is_pushed: bool,
     ) -> Result<(), Breach> {
-        let may = is_pushed == (self.config.mode == Mode::Push);
-        if !may || is_pushed && !slab.inline.is_empty() {
+        let is_keyless =
+            !slab.inline.is_empty() || slab.records.iter().all(|record| record.len == 0);
+        let may = match self.config.mode {
+            Mode::Pull => !is_pushed,
+            Mode::Push => is_pushed != is_keyless,
+        };
+        if !may {
             return Err(Breach::Push);
         }
         let next = self.first.0 + self.slabs.len() as u64;
@@ -454,7 +467,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// What is to be read is queued; what is not is done.
+    /// Records to be read are queued; the others are complete.
     fn start(&mut self, seq: SlabSeq) {
         let Some(slab) = self.slab(seq) else {
             return;
@@ -612,7 +625,7 @@ impl Consumer {
             let Some((rx, (at, room))) =
                 rx.and_then(|rx| rx.place(offset).map(|place| (rx, place)))
             else {
-                // Nobody wants it: it counts as read.
+                // The application has closed this direction: it counts as read.
                 self.to_get.pop_front();
                 item.posted = item.record.len;
                 if item.outstanding == 0 {
@@ -674,7 +687,7 @@ impl Consumer {
         self.settle(seq, index, is_discarded)
     }
 
-    /// What becomes of a record of which no read is in flight.
+    /// Settles a record that has no read in flight.
     fn settle(&mut self, seq: SlabSeq, index: usize, is_discarded: bool) -> Result<(), Breach> {
         let is_revoking = self
             .slab(seq)
@@ -703,7 +716,7 @@ impl Consumer {
         let Some(slab) = self.slab_mut(seq) else {
             return Ok(());
         };
-        // With stale keys the new announcement is on its way already.
+        // If the keys are stale, the new announcement is already in flight.
         if slab.stale {
             return Ok(());
         }
@@ -857,7 +870,7 @@ impl Consumer {
         }
     }
 
-    // What the application gets.
+    // Returns the next data for the application.
 
     /// A connection with something to read that had nothing before.
     pub fn poll_readable(&mut self) -> Option<ConnId> {
@@ -883,8 +896,8 @@ impl Consumer {
         read
     }
 
-    /// Connections that were told to be readable and still are: whoever could not take all asks for
-    /// them again.
+    /// Returns the connections that were reported as readable and still are, for a caller that
+    /// could not take everything.
     pub(crate) fn waiting(&mut self) -> Vec<ConnId> {
         let mut waiting = std::mem::take(&mut self.unread);
         waiting.retain(|conn| self.is_readable(*conn));
@@ -892,7 +905,7 @@ impl Consumer {
         waiting.into_iter().collect()
     }
 
-    /// Whether a connection was told to be readable and not all of it was taken.
+    /// Whether a connection was reported as readable and has data left.
     #[must_use]
     pub fn has_unread(&self) -> bool {
         !self.unread.is_empty()
@@ -904,8 +917,8 @@ impl Consumer {
         self.conns.get(&conn).is_some_and(Rx::is_readable)
     }
 
-    /// Bytes that were read are used up: their memory is free. In any order; what was read of a
-    /// connection that was reset meanwhile is to be released too.
+    /// Releases bytes that the application has consumed, in any order. Bytes of a connection that
+    /// was reset meanwhile must be released too.
     pub fn release(&mut self, conn: ConnId, offset: u64, len: u64) {
         if self.frozen {
             self.used_meanwhile.push((conn, offset, len));

@@ -12,10 +12,12 @@ pub(crate) struct Arena {
     free: Vec<BTreeSet<u64>>,
     free_bytes: u64,
     bytes: u64,
+    /// Most bytes that may be taken of all but the firsts.
+    most: u64,
     firsts: Firsts,
 }
 
-/// What each connection begins with: small extents side by side behind all others, so that
+/// The first extent of each connection: small ones side by side after all others, so that
 /// connections that have moved little share pages.
 #[derive(Debug)]
 struct Firsts {
@@ -41,7 +43,7 @@ impl Arena {
         let mut free = vec![BTreeSet::new(); (bytes / least).ilog2() as usize + 1];
         let mut at = 0;
         while at < from {
-            // Halves of what is left, down to the one that is set apart.
+            // Halves of the rest, down to the area of first extents.
             let size = if apart == 0 { bytes } else { (bytes - at) / 2 };
             free[(size / least).ilog2() as usize].insert(at);
             at += size;
@@ -51,6 +53,7 @@ impl Arena {
             free,
             free_bytes: from,
             bytes,
+            most: from,
             firsts: Firsts {
                 from,
                 len,
@@ -64,13 +67,27 @@ impl Arena {
         self.bytes
     }
 
-    /// All but what connections begin with.
-    pub(crate) const fn shared_bytes(&self) -> u64 {
-        self.firsts.from
+    /// Limits the memory that may be taken, from now on. Memory in use is not affected. Returns
+    /// whether more may be taken than before.
+    pub(crate) fn set_most(&mut self, bytes: u64) -> bool {
+        let before = std::mem::replace(&mut self.most, bytes.clamp(self.least, self.firsts.from));
+        self.most > before
     }
 
-    pub(crate) const fn free_bytes(&self) -> u64 {
+    /// Free bytes, whether or not they may be taken.
+    pub(crate) const fn all_free_bytes(&self) -> u64 {
         self.free_bytes
+    }
+
+    /// Returns the permitted memory without first extents.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.firsts.from.min(self.most)
+    }
+
+    /// Free bytes that may be taken.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let taken = self.firsts.from - self.free_bytes;
+        self.free_bytes.min(self.most.saturating_sub(taken))
     }
 
     pub(crate) const fn least(&self) -> u64 {
@@ -93,7 +110,8 @@ impl Arena {
         self.firsts.len
     }
 
-    /// What a connection begins with. There is one for each, if there is room for them at all.
+    /// Takes the first extent of a connection; `None` if none is left (their area is at most a
+    /// quarter of the arena).
     pub(crate) fn take_first(&mut self) -> Option<(u64, u64)> {
         let firsts = &mut self.firsts;
         let at = match firsts.given.pop_first() {
@@ -107,9 +125,14 @@ impl Arena {
         Some((at, firsts.len))
     }
 
-    /// An extent of at most `want` octets, the largest that there is; `None` if there is not even
-    /// the least.
+    /// An extent of at most `want` bytes, the largest available; `None` if not even the smallest is
+    /// free.
     pub(crate) fn take(&mut self, want: u64) -> Option<(u64, u64)> {
+        let free = self.free_bytes();
+        if free < self.least {
+            return None;
+        }
+        let want = want.min(free);
         let want = (want.max(self.least) / self.least).ilog2() as usize;
         let want = want.min(self.free.len() - 1);
         let larger = (want..self.free.len()).find(|order| !self.free[*order].is_empty());
@@ -125,7 +148,7 @@ impl Arena {
         Some((at, len))
     }
 
-    /// Gives back what `take` or `take_first` gave.
+    /// Returns an extent from `take` or `take_first`.
     pub(crate) fn give(&mut self, mut at: u64, len: u64) {
         if at >= self.firsts.from {
             self.firsts.given.insert(at);
@@ -192,6 +215,26 @@ mod tests {
     }
 
     #[test]
+    fn no_more_is_taken_than_may_be() {
+        let mut arena = Arena::new(1 << 16, 1 << 10, 4);
+        arena.set_most(10 << 10);
+        assert_eq!(arena.free_bytes(), 10 << 10);
+        let (first, second) = (arena.take(1 << 16).unwrap(), arena.take(1 << 16).unwrap());
+        assert_eq!((first.1, second.1), (8 << 10, 2 << 10));
+        assert_eq!((arena.free_bytes(), arena.take(1 << 10)), (0, None));
+        assert!(arena.take_first().is_some(), "connections can still begin");
+        // Less than the memory in use: nothing more until some is returned.
+        arena.set_most(4 << 10);
+        arena.give(second.0, second.1);
+        assert_eq!(arena.take(1 << 10), None);
+        arena.give(first.0, first.1);
+        assert_eq!(arena.free_bytes(), 4 << 10);
+        arena.set_most(u64::MAX);
+        assert_eq!(arena.free_bytes(), arena.shared_bytes());
+        assert_eq!(arena.shared_bytes(), (1 << 16) - (1 << 10));
+    }
+
+    #[test]
     fn first_extents_lie_side_by_side_and_there_is_one_for_each() {
         let mut arena = Arena::new(1 << 20, 4 << 10, 100);
         let firsts: Vec<(u64, u64)> = std::iter::from_fn(|| arena.take_first()).collect();
@@ -208,7 +251,7 @@ mod tests {
         assert_eq!(arena.take_first(), Some(firsts[3]));
         assert_eq!(arena.take_first(), Some(firsts[70]));
         assert_eq!(arena.take_first(), None);
-        // Who needs more does not get it here.
+        // Larger extents do not come from the area of first extents.
         while let Some((at, len)) = arena.take(4 << 10) {
             assert!(at + len <= firsts[0].0);
         }

@@ -1,10 +1,10 @@
 //! Bulk Asynchronous Get: streams of connections packed into slabs, announced, read by their
 //! receiver, acknowledged.
 //!
-//! No payload is here: a [`Place`] names octets that the engine holds. [`Producer`] packs what
-//! connections have ready into slabs and says when their memory is free; [`Consumer`] decides where
-//! each stream goes, what is read when, and hands out each connection's bytes in order. [`plan`]
-//! sizes, depths, rates.
+//! This module holds no payload: a [`Place`] names bytes that the engine holds. [`Producer`] packs
+//! ready data of connections into slabs and reports when their memory is free; [`Consumer`] places
+//! each stream, schedules reads, and delivers each connection's bytes in order. [`plan`] sizes,
+//! depths, rates.
 
 mod consumer;
 mod extent;
@@ -21,8 +21,8 @@ use crate::RegionId;
 pub enum Memory {
     /// A region of the producer's ring.
     Region(RegionId),
-    /// Memory that somebody else keeps until it is told that it is free: at a gateway, the arena of
-    /// the other segment.
+    /// Memory whose owner keeps it until it is released: at a gateway, the arena of the other
+    /// segment.
     Foreign,
 }
 
@@ -46,7 +46,7 @@ pub enum End {
     Reset(u16),
 }
 
-/// What the peer did that slabs do not allow.
+/// Violations of the slab protocol by the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Breach {
     /// Slabs are announced in order.

@@ -11,12 +11,11 @@ pub const REGION_BYTES_MAX: u64 = 64 << 20;
 pub const CHUNK_MIN: u32 = 64 << 10;
 /// Bytes that may be asked for where round trips are short.
 const FLIGHT_MIN: u64 = 4 << 20;
-/// What a path is taken to carry until it has shown more, bits per second: who begins with less
-/// over a long round trip has it waiting while reads and ring grow, a round trip or two for each
-/// doubling.
+/// The assumed rate of an unmeasured path, bits per second. A lower one would leave a long path
+/// idle while reads and ring grow, one or two round trips for each doubling.
 pub(crate) const RATE_START_BPS: u64 = 500_000_000;
 
-/// Who moves the bytes.
+/// Which end moves the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
     /// The consumer reads (the default).
@@ -38,7 +37,7 @@ impl Mode {
     }
 }
 
-/// What is known of a segment's path.
+/// Measurements of a segment's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathEstimate {
     /// Rate, bits per second.
@@ -53,7 +52,7 @@ pub struct PathEstimate {
     pub reads_max: u16,
 }
 
-/// What follows from a path.
+/// The sizes that follow from a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     /// Bytes of a read.
@@ -100,8 +99,8 @@ impl Plan {
         let chunk = flight
             .div_ceil(reads)
             .clamp(u64::from(CHUNK_MIN).min(most), most);
-        // One more than that: while the last bytes of one answer arrive, the next read is under
-        // way.
+        // One more than that: while the last bytes of one answer arrive, the next read is in
+        // flight.
         let depth = (flight.div_ceil(chunk) + 1).min(reads);
         let bucket = path
             .burst_bytes
@@ -115,7 +114,7 @@ impl Plan {
     }
 }
 
-/// A token bucket: what may be asked for now, and when more.
+/// A token bucket: bytes that may be requested now, and when more.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pacer {
     /// `None`: no limit.
@@ -151,14 +150,14 @@ impl Pacer {
         let gained = octets_in(rate, now.since(self.at));
         if gained > 0 {
             self.level = self.level.saturating_add(gained).min(self.bucket);
-            // What a fraction of a byte took stays to its credit.
+            // The remainder of a byte's time is carried over.
             self.at = self
                 .at
                 .after(time_for(rate, gained).min(now.since(self.at)));
         }
     }
 
-    /// Takes `octets`, or says when they may be had.
+    /// Takes `octets`, or returns when they will be available.
     pub(crate) fn take(&mut self, now: Time, octets: u64) -> Result<(), Time> {
         self.refill(now);
         let Some(rate) = self.rate_bps else {
@@ -193,6 +192,10 @@ pub(crate) struct RingSize {
     /// `start <= least <= target <= most`
     least: u64,
     most: u64,
+    /// The least that the RTT needs, regardless of `most`.
+    needed: u64,
+    /// The amount that the path has waited for, regardless of `most`.
+    wanted: u64,
     target: u64,
     limited: u32,
     round_from: Time,
@@ -207,6 +210,8 @@ impl RingSize {
             start,
             least: start,
             most,
+            needed: start,
+            wanted: start,
             target: start,
             limited: 0,
             round_from: Time::default(),
@@ -222,9 +227,26 @@ impl RingSize {
     /// No less than [`RATE_START_BPS`] needs over this round trip. Whether the target changed.
     pub(crate) fn on_rtt(&mut self, rtt_ns: u64, regions: u16, mode: Mode) -> bool {
         let before = self.target;
-        let needed = ring_bytes(RATE_START_BPS, rtt_ns, regions, mode);
-        self.least = needed.clamp(self.start, self.most);
+        self.needed = ring_bytes(RATE_START_BPS, rtt_ns, regions, mode);
+        self.least = self.needed.clamp(self.start, self.most);
         self.target = self.target.max(self.least);
+        self.target != before
+    }
+
+    /// The target without a limit.
+    pub(crate) fn wanted(&self) -> u64 {
+        self.wanted.max(self.needed).max(self.target)
+    }
+
+    /// Limits the target. Whether it changed.
+    pub(crate) fn set_most(&mut self, most: u64) -> bool {
+        let before = self.target;
+        if most < self.most {
+            self.wanted = self.start;
+        }
+        self.most = most.max(self.start);
+        self.least = self.needed.clamp(self.start, self.most);
+        self.target = self.target.clamp(self.least, self.most);
         self.target != before
     }
 
@@ -249,15 +271,83 @@ impl RingSize {
             self.was_limited = false;
             if self.limited >= GROW_ROUNDS {
                 self.limited = 0;
-                self.target = self.target.saturating_mul(2).min(self.most);
+                self.wanted = self.target.saturating_mul(2);
+                self.target = self.wanted.min(self.most);
                 self.full_at = now;
             }
         }
         if now.since(self.full_at) >= SHRINK_NS {
             self.target = (self.target / 3 * 2).max(self.least);
+            self.wanted = self.target;
             self.full_at = now;
         }
         self.target != before
+    }
+}
+
+/// Least bulk bytes in flight.
+const FLIGHT_LEAST: u64 = 512 << 10;
+/// Rounds of which the best counts.
+const FLIGHT_ROUNDS: usize = 4;
+/// Ends whose threads take turns need so long to answer, however near they are, ns.
+const FLIGHT_ROUND_NS: u64 = SECOND_NS / 250;
+
+/// The limit in flight: twice the bytes acknowledged in the time that a byte is in flight. More
+/// would only queue before the path, ahead of connections with little data.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    most: u64,
+    /// Bytes acknowledged in each of the last rounds in which more waited.
+    rounds: [u64; FLIGHT_ROUNDS],
+    from: Time,
+    acked: u64,
+    waited: bool,
+    has_begun: bool,
+}
+
+impl Default for Flight {
+    fn default() -> Self {
+        Self {
+            most: FLIGHT_MIN,
+            rounds: [0; FLIGHT_ROUNDS],
+            from: Time::default(),
+            acked: 0,
+            waited: false,
+            has_begun: false,
+        }
+    }
+}
+
+impl Flight {
+    pub(crate) const fn most(&self) -> u64 {
+        self.most
+    }
+
+    /// Before any measurement: the assumed capacity in `round_ns`.
+    pub(crate) fn on_rtt(&mut self, round_ns: u64) {
+        if !self.has_begun {
+            self.most = octets_in(RATE_START_BPS, round_ns).max(FLIGHT_MIN);
+        }
+    }
+
+    /// `octets` are acknowledged, and more waits for its turn or does not.
+    pub(crate) fn on_acked(&mut self, now: Time, octets: u64, round_ns: u64, waits: bool) {
+        self.acked += octets;
+        self.waited |= waits;
+        if now.since(self.from) < round_ns.max(FLIGHT_ROUND_NS) {
+            return;
+        }
+        let (acked, waited) = (self.acked, self.waited);
+        (self.acked, self.waited, self.from) = (0, false, now);
+        // Intervals limited by the application are no measurement of the path.
+        if !waited && acked <= self.most / 2 {
+            return;
+        }
+        self.has_begun = true;
+        self.rounds.rotate_right(1);
+        self.rounds[0] = acked;
+        let best = self.rounds.iter().max().copied().unwrap_or(0);
+        self.most = (best * 2).max(self.most / 8 * 7).max(FLIGHT_LEAST);
     }
 }
 
@@ -266,7 +356,7 @@ const MEMORY: usize = 10;
 /// How long a round trip is remembered, ns.
 const RTT_INTERVAL_NS: u64 = SECOND_NS;
 
-/// What was measured: the least round trip of ten seconds, the best rate of ten round trips.
+/// Returns the measurements: the least RTT of ten seconds, the best rate of ten RTTs.
 #[derive(Debug, Clone, Default)]
 pub struct Estimate {
     rtts: [Option<u64>; MEMORY],
@@ -308,7 +398,7 @@ impl Estimate {
         if elapsed < rtt.max(1) {
             return false;
         }
-        // An interval of silence says nothing about the path.
+        // An idle interval is no measurement of the path.
         if elapsed < rtt.saturating_mul(4) {
             let bits = u128::from(self.octets) * 8 * u128::from(SECOND_NS);
             self.rates.rotate_right(1);
@@ -339,7 +429,7 @@ mod tests {
     #[test]
     fn read_depth_follows_the_reads_allowed() {
         // Part B3: 125 MB in flight; 16 reads need 8 MiB each, 128 need 1 MiB, and as much again to
-        // learn more.
+        // measure more.
         let few = Plan::for_path(&path(16, None));
         assert_eq!((few.chunk, few.depth, few.starved), (15_625_000, 16, false));
         let many = Plan::for_path(&path(128, None));
@@ -352,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policer_makes_reads_small_and_says_when_they_are_too_few() {
+    fn a_policer_makes_reads_small_and_reports_when_they_are_too_few() {
         let plan = Plan::for_path(&path(16, Some(256 << 10)));
         assert_eq!((plan.chunk, plan.bucket_bytes), (128 << 10, 128 << 10));
         assert!(plan.starved, "16 reads of 128 KiB are not 125 MB");
@@ -422,6 +512,27 @@ mod tests {
         assert!(!idle.on_time(now, 120 * MS, 0));
         assert!(!idle.on_rtt(20 * MS, 8, Mode::Pull));
         assert!(idle.on_time(now.after(30 * SECOND_NS), 20 * MS, 0));
+    }
+
+    #[test]
+    fn a_ring_is_no_larger_than_it_may_be_and_grows_when_it_may() {
+        let mut size = RingSize::new(8 << 20, 64 << 20);
+        assert!(!size.set_most(8 << 20));
+        assert!(!size.on_rtt(SECOND_NS / 10, 8, Mode::Pull));
+        assert_eq!(size.target(), 8 << 20);
+        // The need of the path is remembered.
+        let needed = ring_bytes(RATE_START_BPS, SECOND_NS / 10, 8, Mode::Pull);
+        assert_eq!(size.wanted(), needed);
+        assert!(size.set_most(12 << 20) && size.target() == 12 << 20);
+        // So is the amount that the path has waited for.
+        for round in 1..=u64::from(GROW_ROUNDS) + 1 {
+            size.on_limited();
+            size.on_time(Time::from_ns(round * SECOND_NS), SECOND_NS / 10, 12 << 20);
+        }
+        assert_eq!((size.target(), size.wanted()), (12 << 20, 24 << 20));
+        assert!(size.set_most(64 << 20));
+        assert_eq!(size.target(), needed);
+        assert!(size.set_most(1) && size.target() == 8 << 20);
     }
 
     #[test]

@@ -1,6 +1,7 @@
-//! The producer's side: regions cut into partitions, what is ready packed into slabs, slabs kept
+//! The producer's side: regions divided into partitions, ready data packed into slabs, slabs kept
 //! until they are acknowledged.
 
+mod pack;
 mod push;
 mod resume;
 mod ring;
@@ -8,7 +9,7 @@ mod stream;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::plan::{Mode, Pacer, RingSize};
+use super::plan::{Flight, Mode, Pacer, RingSize};
 use super::{Breach, End, Memory, Place};
 use crate::time::Time;
 use crate::wire::{INLINE_MAX, Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
@@ -18,19 +19,18 @@ pub use ring::Fill;
 use ring::Ring;
 use stream::{Range, Slab, SlabState, Tx, join, trim};
 
-/// Ready ranges are joined up to this, so that single bytes cost no more memory, and no more
-/// reads, than they are worth.
+/// Ready ranges are joined up to this length, so that single bytes do not each cost a record and a
+/// read.
 const JOIN_MAX: u64 = 1 << 20;
-/// Least bytes that a connection gets into a slab at its turn.
-const QUANTUM_MIN: u64 = 4 << 10;
-/// A slab is no larger than this part of the ring: what it holds is free only when all of it is
-/// acknowledged. Smaller ones are not worth an announcement each.
-const SLAB_SHARE: u64 = 32;
-const SLAB_BYTES: u64 = 1 << 20;
-/// A slab is tried so often.
+/// Slabs allowed before the peer's first grant.
+const SLABS_AT_FIRST: u16 = 64;
+/// Most inline bytes in flight while there is no data channel: a first request, and as much as a
+/// control connection carries in its first round trips.
+const CHANNELLESS_INLINE_MAX: u64 = 64 << 10;
+/// Attempts at a slab.
 const TRIES_MAX: u8 = 8;
 
-/// Choices for a producer.
+/// Settings of a producer.
 #[derive(Debug, Clone)]
 pub struct ProducerConfig {
     /// Regions of the ring, at least 3; 3 is the paper's triple buffering.
@@ -39,20 +39,20 @@ pub struct ProducerConfig {
     pub region_bytes: u64,
     /// Bytes of a region that are used at first; grows to `region_bytes` where the path waits.
     pub region_bytes_start: u64,
-    /// Who moves the bytes.
+    /// Which end moves the bytes.
     pub mode: Mode,
     /// Memory is kept until the far end of the session has the bytes (end-to-end acknowledgement,
     /// at the origin).
     pub retain: bool,
-    /// A stream is done with only when the far end of the session has told that it has it all.
+    /// A stream is released only when the far end of the session has reported its whole arrival.
     pub await_delivery: bool,
-    /// Most records of a slab. With the peer's window of slabs no more than it takes at a time: 64
-    /// of 256 by default.
+    /// Most records of a slab.
     pub records_max: usize,
     /// Most slabs that are not acknowledged.
     pub slabs_max: u16,
-    /// Longest time that a first byte waits for more while slabs are in flight, ns; a quarter of
-    /// the round trip if less.
+    /// Longest time that the first byte of bulk data waits for more while slabs are in flight, ns;
+    /// a quarter of the RTT if less. While half of the peer's slabs are in use, all data waits
+    /// longer.
     pub flush_max_ns: u64,
 }
 
@@ -66,8 +66,8 @@ impl Default for ProducerConfig {
             retain: false,
             await_delivery: false,
             records_max: 256,
-            slabs_max: 64,
-            flush_max_ns: 5_000_000,
+            slabs_max: 256,
+            flush_max_ns: 1_000_000,
         }
     }
 }
@@ -96,30 +96,43 @@ pub struct Producer {
     conns: BTreeMap<ConnId, Tx>,
     /// Connections with something to pack, in turn.
     round: VecDeque<ConnId>,
+    /// Those of them that have little.
+    little: VecDeque<ConnId>,
     /// Bytes ready in all connections.
     ready_bytes: u64,
-    /// When the first of them came.
+    /// When the first of them was committed.
     ready_since: Option<Time>,
     urgent: bool,
-    /// Until when nothing is packed, though something is due.
+    /// Nothing is packed before this time, even if it is due.
     held: Option<Time>,
     /// Not acknowledged, in order; the first has number `first`.
     slabs: VecDeque<Slab>,
     first: SlabSeq,
     unacked_bytes: u64,
-    /// Of them inline: the control connection is for little.
+    /// Inline bytes of these, which are few, because they use the control connection.
     inline_bytes: u64,
+    /// Most of them.
+    inline_bytes_max: u64,
+    /// Records in slabs that are not acknowledged.
+    unacked_records: usize,
+    /// Slabs that are neither inline nor acknowledged.
+    moved: usize,
+    /// Limit of bulk bytes in flight.
+    flight: Flight,
     window_bytes: u64,
     window_slabs: u16,
+    /// To be announced, with keys or inline.
     to_seal: VecDeque<SlabSeq>,
+    /// To be written (push).
+    to_put: VecDeque<SlabSeq>,
     outgoing: VecDeque<SlabSeq>,
     revokes: VecDeque<SlabSeq>,
     /// Written and not marked on the data channels (push).
     marks: VecDeque<SlabSeq>,
-    /// The first slab that the peer has not been told of.
+    /// The first slab that is not announced yet.
     unannounced: SlabSeq,
     retired: VecDeque<SlabSeq>,
-    /// Counts attempts at slabs, so that writes of an old one are told apart.
+    /// Counts attempts at slabs, to distinguish writes of an old one.
     attempts: u64,
     released: VecDeque<(ConnId, u64, Place)>,
     rtt_ns: u64,
@@ -146,6 +159,7 @@ impl Producer {
             size: RingSize::new(start * n, most * n),
             conns: BTreeMap::new(),
             round: VecDeque::new(),
+            little: VecDeque::new(),
             ready_bytes: 0,
             ready_since: None,
             urgent: false,
@@ -154,9 +168,14 @@ impl Producer {
             first: SlabSeq(0),
             unacked_bytes: 0,
             inline_bytes: 0,
+            inline_bytes_max: INLINE_MAX as u64,
+            unacked_records: 0,
+            moved: 0,
+            flight: Flight::default(),
             window_bytes: u64::MAX,
-            window_slabs: u16::MAX,
+            window_slabs: SLABS_AT_FIRST,
             to_seal: VecDeque::new(),
+            to_put: VecDeque::new(),
             outgoing: VecDeque::new(),
             revokes: VecDeque::new(),
             marks: VecDeque::new(),
@@ -186,17 +205,13 @@ impl Producer {
     }
 
     pub(crate) fn on_credit(&mut self, conn: ConnId, credit: u64) {
-        if let Some(tx) = self
-            .conns
-            .get_mut(&conn)
-            .filter(|_| self.config.mode == Mode::Pull)
-        {
+        if let Some(tx) = self.conns.get_mut(&conn) {
             tx.credit = tx.credit.max(credit);
             self.enqueue(conn);
         }
     }
 
-    /// The connection is done with: what it holds is free.
+    /// Removes a finished connection and frees its memory.
     pub(crate) fn remove(&mut self, conn: ConnId) {
         self.discard(conn);
         if let Some(mut tx) = self.conns.remove(&conn) {
@@ -207,17 +222,17 @@ impl Producer {
         }
     }
 
-    /// Bytes that the connection may still hand in: what the peer takes, less what it has been
-    /// given.
+    /// Returns the bytes that the connection may still commit: the peer's credit less the committed
+    /// bytes.
     #[must_use]
     pub fn credit(&self, conn: ConnId) -> u64 {
         let open = self.conns.get(&conn).filter(|tx| tx.end.is_none());
         open.map_or(0, |tx| tx.credit.saturating_sub(tx.next))
     }
 
-    /// Memory for bytes that the connection has to send, at most `want`; to be followed by
-    /// [`Self::commit`] at once, so ask when there is something to read. `None`: no credit, or the
-    /// ring is full; this connection is left out of slabs until that changes.
+    /// Reserves memory for bytes of a connection, at most `want`. Call [`Self::commit`] directly
+    /// afterwards, so reserve when data is ready to be read. `None`: no credit, or the ring is
+    /// full; this connection is left out of slabs until that changes.
     pub fn reserve(&mut self, now: Time, conn: ConnId, want: u64) -> Option<Fill> {
         let credit = self.credit(conn);
         if credit == 0 || want == 0 {
@@ -225,26 +240,30 @@ impl Producer {
         }
         let fill = self.ring.reserve(conn, want.min(credit));
         if fill.is_none() {
-            self.size.on_limited();
+            // A larger ring would not help a path that is already full.
+            if self.unacked_bytes + self.ready_bytes < self.flight.most() {
+                self.size.on_limited();
+            }
             self.ready_since = self.ready_since.or(Some(now));
         }
         fill
     }
 
-    /// The first `len` octets of what [`Self::reserve`] gave are filled. `crc`: of these octets.
+    /// Commits the first `len` bytes of the memory that [`Self::reserve`] returned. `crc`: of these
+    /// bytes.
     pub fn commit(&mut self, now: Time, conn: ConnId, len: u64, crc: Option<u32>) {
         let Some(place) = self.ring.commit(conn, len) else {
             return;
         };
-        // A connection that was reset meanwhile has no use for them.
+        // The connection was reset meanwhile: drops them.
         if !self.append(now, conn, place, crc) {
             self.ring.free(conn, place);
         }
         self.urgent |= self.ring.take_completed();
     }
 
-    /// Bytes in foreign memory, to be sent on from there; [`Self::poll_released`] says when they
-    /// are free. At most [`Self::credit`], else nothing is taken and `false` returned.
+    /// Takes bytes in foreign memory, to be sent from there; [`Self::poll_released`] reports when
+    /// they are free. If they exceed [`Self::credit`], takes nothing and returns `false`.
     #[must_use]
     pub fn forward(
         &mut self,
@@ -281,12 +300,12 @@ impl Producer {
         true
     }
 
-    /// What is ready goes with the next slab, without waiting for more.
+    /// Sends ready data with the next slab, without waiting for more.
     pub fn flush(&mut self) {
         self.urgent = true;
     }
 
-    /// The stream ends behind what was handed in.
+    /// Ends the stream after the committed bytes.
     pub(crate) fn finish(&mut self, conn: ConnId, end: End) {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return;
@@ -299,7 +318,7 @@ impl Producer {
         self.enqueue(conn);
     }
 
-    /// Its end has arrived at the far end before.
+    /// Its end has already arrived at the far end.
     pub(crate) fn set_ended(&mut self, conn: ConnId) {
         if let Some(tx) = self.conns.get_mut(&conn) {
             tx.end = Some(End::Fin);
@@ -309,7 +328,7 @@ impl Producer {
         }
     }
 
-    /// Forgets what is ready and not in a slab.
+    /// Drops ready data that is not in a slab.
     pub(crate) fn discard(&mut self, conn: ConnId) {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return;
@@ -321,7 +340,7 @@ impl Producer {
         }
     }
 
-    /// The stream has ended, and the peer (if memory is kept, the far end) has it all.
+    /// Whether the stream has ended, and the peer (if memory is kept, the far end) has all of it.
     pub(crate) fn is_done(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_none_or(|tx| match tx.end {
             // Memory that a slab names may still be read.
@@ -333,27 +352,27 @@ impl Producer {
         })
     }
 
-    /// The far end wants nothing more of the stream.
+    /// The far end has closed its receiving side of the stream.
     pub(crate) fn abandon(&mut self, conn: ConnId) {
         if let Some(tx) = self.conns.get_mut(&conn) {
             tx.abandoned = true;
         }
     }
 
-    /// The far end has seen the end of the stream, whatever came before it.
+    /// The end of the stream has arrived at the far end, with or without all earlier bytes.
     pub(crate) fn on_finished(&mut self, conn: ConnId) {
         if let Some(tx) = self.conns.get_mut(&conn) {
             tx.end_told |= tx.end.is_some();
         }
     }
 
-    /// What a peer that has all of a stream, and its end, reports.
+    /// The report of a peer that has all of a stream, and its end.
     pub(crate) fn whole(&self, conn: ConnId) -> Option<u64> {
         let tx = self.conns.get(&conn)?;
         (tx.end == Some(End::Fin) && tx.end_packed).then_some(tx.next + 1)
     }
 
-    /// Whether the peer's wish for no more changes anything.
+    /// Whether the peer's close of its receiving side has an effect.
     pub(crate) fn is_stoppable(&self, conn: ConnId) -> bool {
         self.conns.get(&conn).is_some_and(|tx| !tx.end_packed)
     }
@@ -370,31 +389,21 @@ impl Producer {
         };
         if !tx.in_round && tx.packable() {
             tx.in_round = true;
-            self.round.push_back(conn);
+            let queue = if tx.has_little() {
+                &mut self.little
+            } else {
+                &mut self.round
+            };
+            queue.push_back(conn);
         }
     }
 
-    /// Whether a slab would be packed now, if nothing held it.
-    #[must_use]
-    pub fn is_due(&self, now: Time) -> bool {
-        let open = self.slabs.len();
-        if self.round.is_empty()
-            || open >= self.slabs_max()
-            || self.unacked_bytes >= self.window_bytes
-        {
-            return false;
-        }
-        let is_full = self.ready_bytes >= self.slab_bytes();
-        let is_late = self.flush_at().is_some_and(|at| at <= now);
-        open == 0 || self.urgent || is_full || is_late
-    }
-
-    /// Packs nothing before `until`: the caller shares what it may send with others.
+    /// Packs nothing before `until`: the caller shares its rate with other sessions.
     pub fn hold(&mut self, until: Time) {
         self.held = Some(until);
     }
 
-    /// What was held may go.
+    /// Held data may leave.
     pub fn release(&mut self) {
         self.held = None;
     }
@@ -409,66 +418,51 @@ impl Producer {
         self.held.is_none_or(|until| until <= now) && self.is_due(now)
     }
 
-    /// Slabs in flight: as many as the peer takes.
-    fn slabs_max(&self) -> usize {
-        usize::from(self.window_slabs.min(self.config.slabs_max))
-    }
-
-    /// Most bytes of a slab.
-    fn slab_bytes(&self) -> u64 {
-        let share = (self.size.target() / SLAB_SHARE).max(SLAB_BYTES);
-        self.ring.region_bytes().min(share)
-    }
-
-    /// So long the first byte waits for more: less than is felt, and long enough for the slabs
-    /// that may be in flight to span the time that one of them takes.
-    fn flush_at(&self) -> Option<Time> {
-        let slabs = self.slabs_max().max(1) as u64;
-        let span = self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs;
-        let wait = (self.rtt_ns / 4).min(self.config.flush_max_ns);
-        self.ready_since.map(|since| since.after(wait.max(span)))
-    }
-
-    /// When [`Self::poll_sealed`] may have something without anything else happening.
+    /// Returns when [`Self::poll_sealed`] may have a slab without another event.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let waits = !self.round.is_empty()
-            && self.unacked_bytes < self.window_bytes
-            && self.slabs.len() < self.slabs_max();
-        let packs = self.held.or_else(|| self.flush_at()).filter(|_| waits);
+        let little = self
+            .ready_since
+            .filter(|_| self.may_pack_little())
+            .map(|since| since.after(self.little_wait_ns()));
+        let round = self.flush_at().filter(|_| self.may_pack_round());
+        let packs = little.into_iter().chain(round).min();
+        let packs = packs.map(|at| self.held.unwrap_or(at));
         packs.into_iter().chain(self.paced_until).min()
     }
 
-    /// This moment is no timeout any more: whoever is told of it polls for what was waited for.
+    /// A time in the past is no timeout: its caller polls for what has become due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         self.paced_until = self.paced_until.filter(|until| *until > now);
     }
 
-    /// A slab that needs keys (pull): give them with [`Self::announce`], or its bytes where it
+    /// Returns a slab to announce: pass its keys (pull) to [`Self::announce`], or its bytes if it
     /// [has them inline](Self::is_inline). A slab that is announced again comes here again: its old
     /// keys are not valid any more.
     pub fn poll_sealed(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
-        if self.should_pack(now) {
-            self.pack(now, u64::MAX);
-        }
-        if self.config.mode == Mode::Push {
-            return None;
-        }
-        while let Some(seq) = self.to_seal.pop_front() {
-            if self
-                .slab(seq)
-                .is_some_and(|slab| slab.state == SlabState::Sealed)
-            {
-                return Some(seq);
+        loop {
+            while let Some(seq) = self.to_seal.pop_front() {
+                if self
+                    .slab(seq)
+                    .is_some_and(|slab| slab.state == SlabState::Sealed)
+                {
+                    return Some(seq);
+                }
+            }
+            let before = self.next_seq();
+            if self.should_pack(now) {
+                self.pack(now, u64::MAX);
+            }
+            if self.next_seq() == before {
+                return None;
             }
         }
-        None
     }
 
-    /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because they
-    /// have their bytes inline or have none, up to the first that does need one. Nothing is packed
-    /// here but what fits.
+    /// As [`Self::poll_sealed`] while there is no data channel: slabs that need none, because their
+    /// bytes are inline or they have none, up to the first that needs one. Only data that fits
+    /// inline is packed here.
     pub fn poll_keyless(&mut self, now: Time) -> Option<SlabSeq> {
         self.held = self.held.filter(|until| *until > now);
         while let Some(seq) = self.to_seal.front().copied() {
@@ -492,85 +486,28 @@ impl Producer {
         self.to_seal.pop_front()
     }
 
-    /// Bytes that may yet go with announcements: none where they are pushed.
+    /// Returns how many bytes the next announcement may carry.
     #[must_use]
-    pub const fn inline_room(&self) -> u64 {
-        match self.config.mode {
-            Mode::Pull => (INLINE_MAX as u64).saturating_sub(self.inline_bytes),
-            Mode::Push => 0,
-        }
+    pub fn inline_room(&self) -> u64 {
+        let room = self.inline_bytes_max.saturating_sub(self.inline_bytes);
+        room.min(INLINE_MAX as u64)
     }
 
-    /// Packs a slab of at most `most` bytes, if one [is due](Self::is_due): how many it has.
-    pub fn pack(&mut self, now: Time, most: u64) -> u64 {
-        self.held = None;
-        let before = self.unacked_bytes;
-        if self.is_due(now) {
-            self.fill_slab(now, most);
-        }
-        self.unacked_bytes - before
-    }
-
-    /// Deficit round-robin over connections.
-    fn fill_slab(&mut self, now: Time, most: u64) {
-        let most = self
-            .slab_bytes()
-            .min(most)
-            .min(self.window_bytes - self.unacked_bytes)
-            .min(u64::from(u32::MAX));
-        let quantum = (most / self.round.len() as u64).max(QUANTUM_MIN);
-        let mut slab = Slab {
-            records: Vec::new(),
-            bytes: 0,
-            is_inline: false,
-            inline: Vec::new(),
-            state: SlabState::Sealed,
-            tries: 0,
-            cursor: (0, 0),
-            attempt: self.attempts,
-        };
-        let mut turns = self.round.len();
-        while turns > 0 && slab.bytes < most && slab.records.len() < self.config.records_max {
-            turns -= 1;
-            let Some(conn) = self.round.pop_front() else {
-                break;
-            };
-            let Some(tx) = self.conns.get_mut(&conn) else {
-                continue;
-            };
-            let before = slab.bytes;
-            tx.take(
-                conn,
-                quantum,
-                most,
-                self.config.records_max,
-                self.config.retain,
-                &mut slab,
-            );
-            self.ready_bytes -= slab.bytes - before;
-            if tx.packable() {
-                turns += usize::from(slab.bytes > before);
-                self.round.push_back(conn);
-            } else {
-                tx.in_round = false;
-            }
-        }
-        if self.round.is_empty() {
-            (self.urgent, self.ready_since) = (false, None);
+    /// Allows more inline bytes in flight while there is no data channel.
+    pub(crate) const fn set_channel(&mut self, is_up: bool) {
+        self.inline_bytes_max = if is_up {
+            INLINE_MAX as u64
         } else {
-            self.ready_since = Some(now);
-        }
-        if !slab.records.is_empty() {
-            for (record, ..) in &slab.records {
-                if let Some(tx) = self.conns.get_mut(&record.conn) {
-                    tx.in_slabs += 1;
-                }
-            }
-            self.unacked_bytes += slab.bytes;
-            slab.is_inline = slab.bytes > 0 && slab.bytes <= self.inline_room();
-            self.inline_bytes += slab.inline_bytes();
-            self.to_seal.push_back(self.next_seq());
-            self.slabs.push_back(slab);
+            CHANNELLESS_INLINE_MAX
+        };
+    }
+
+    /// The queue in which a slab waits for its next step.
+    const fn queue_of(&mut self, is_pushed: bool) -> &mut VecDeque<SlabSeq> {
+        if is_pushed {
+            &mut self.to_put
+        } else {
+            &mut self.to_seal
         }
     }
 
@@ -588,7 +525,7 @@ impl Producer {
         self.slabs.get_mut(usize::try_from(index).ok()?)
     }
 
-    /// What a slab holds: each range, and where it lies.
+    /// Returns the content of a slab: each range, and its place.
     pub fn records(&self, seq: SlabSeq) -> impl Iterator<Item = (&Record, Place)> {
         let records = self.slab(seq).map(|slab| slab.records.as_slice());
         records
@@ -600,8 +537,8 @@ impl Producer {
             })
     }
 
-    /// The checksum of a record that has none, because only a part of what had one is in it: before
-    /// [`Self::announce`].
+    /// Sets the checksum of a record that has none, because it contains only a part of a committed
+    /// range. Call it before [`Self::announce`].
     pub fn set_crc(&mut self, seq: SlabSeq, index: usize, crc: u32) {
         let slab = self
             .slab_mut(seq)
@@ -613,7 +550,7 @@ impl Producer {
         }
     }
 
-    /// Announces a slab with the keys that `key` gives for each place.
+    /// Announces a slab with the keys that `key` returns for each place.
     pub fn announce(&mut self, seq: SlabSeq, mut key: impl FnMut(Place) -> Key) {
         let Some(slab) = self
             .slab_mut(seq)
@@ -637,15 +574,16 @@ impl Producer {
         self.outgoing.push_back(seq);
     }
 
-    /// Whether a slab's bytes go with its announcement ([`Self::announce_inline`]), because all
-    /// that is in flight is little: then nobody waits for a read, and no memory is opened.
+    /// Whether a slab's bytes go with its announcement ([`Self::announce_inline`]), because little
+    /// is in flight: that saves the wait for a read, and opens no memory.
     #[must_use]
     pub fn is_inline(&self, seq: SlabSeq) -> bool {
         self.slab(seq).is_some_and(|slab| slab.is_inline)
     }
 
     /// Announces a slab with its bytes: those of all its [records](Self::records), one behind the
-    /// other. Again, if it comes again: the peer does not take it in another way then.
+    /// other. A slab that is announced again is inline again: the peer does not accept it in
+    /// another way.
     pub fn announce_inline(&mut self, seq: SlabSeq, octets: Vec<u8>) {
         let slab = self
             .slab_mut(seq)
@@ -657,12 +595,13 @@ impl Producer {
         }
     }
 
-    /// What the peer is to be told.
+    /// Messages for the peer.
     pub(crate) fn poll_pdu(&mut self, now: Time) -> Option<Pdu> {
         if let Some(seq) = self.revokes.pop_front() {
             return Some(Pdu::SlabRevoke { seq });
         }
-        // What the peer had before a resumption may be done with before it is told again.
+        // A slab that the peer had before a resumption may be complete before it is announced
+        // again.
         self.unannounced = self.unannounced.max(self.first);
         while self
             .slab(self.unannounced)
@@ -670,7 +609,7 @@ impl Producer {
         {
             self.unannounced = self.unannounced.next();
         }
-        // In order at first, whatever the order in which they became ready.
+        // First announcements are in order, regardless of the order in which slabs became ready.
         while let Some(at) = self
             .outgoing
             .iter()
@@ -679,7 +618,7 @@ impl Producer {
             let seq = self.outgoing.remove(at)?;
             let state = self.slab(seq).map(|slab| slab.state);
             if state == Some(SlabState::Sealed) {
-                // It is written again, and told of then; until then nothing behind it is.
+                // It is written and then announced again; nothing after it is announced before.
                 continue;
             }
             self.unannounced = self.unannounced.max(seq.next());
@@ -697,9 +636,11 @@ impl Producer {
                 records: slab.records.iter().map(|(record, _, _)| *record).collect(),
                 inline: std::mem::take(&mut slab.inline),
             };
-            return Some(match self.config.mode {
-                Mode::Pull => Pdu::SlabAnnounce(announce),
-                Mode::Push => Pdu::SlabPushed(announce),
+            let is_pushed = slab.is_pushed;
+            return Some(if is_pushed {
+                Pdu::SlabPushed(announce)
+            } else {
+                Pdu::SlabAnnounce(announce)
             });
         }
         None
@@ -735,6 +676,7 @@ impl Producer {
             return Err(Breach::NoSlab);
         }
         (self.window_bytes, self.window_slabs) = (ack.window_bytes, ack.window_slabs);
+        let before = self.unacked_bytes;
         while self.first < ack.next {
             self.slab_done(self.first)?;
             self.pop_done();
@@ -748,6 +690,10 @@ impl Producer {
             self.slab_done(*seq)?;
         }
         self.pop_done();
+        let round_ns = self.rtt_ns * self.config.mode.round_trips();
+        let waits = !self.round.is_empty();
+        self.flight
+            .on_acked(now, before - self.unacked_bytes, round_ns, waits);
         if self.size.on_time(now, self.rtt_ns, self.ring.used()) {
             self.resize();
         }
@@ -770,7 +716,7 @@ impl Producer {
         }
     }
 
-    /// The peer has the slab: what it holds is free, unless it is kept for the far end.
+    /// The peer has the slab: its memory is free, unless it is kept for the far end.
     fn slab_done(&mut self, seq: SlabSeq) -> Result<(), Breach> {
         let Some(slab) = self.slab_mut(seq) else {
             return Ok(());
@@ -783,12 +729,16 @@ impl Producer {
         }
         let records = std::mem::take(&mut slab.records);
         let (bytes, inline_bytes) = (slab.bytes, slab.inline_bytes());
+        let is_moved = slab.is_moved();
         self.unacked_bytes -= bytes;
         self.inline_bytes -= inline_bytes;
+        self.moved -= usize::from(is_moved);
+        self.unacked_records -= records.len();
         self.retired.push_back(seq);
         for (record, memory, at) in records {
             if let Some(tx) = self.conns.get_mut(&record.conn) {
                 tx.in_slabs = tx.in_slabs.saturating_sub(1);
+                tx.unacked = tx.unacked.saturating_sub(record.len.into());
                 tx.end_acked |= record.fin || record.reset.is_some() || is_revoked;
                 let end = record.end();
                 while tx
@@ -822,14 +772,13 @@ impl Producer {
         }
     }
 
-    /// A slab that is done with: its keys are to be made invalid before anything else is called,
-    /// for its memory may be filled again.
+    /// Returns a finished slab: invalidate its keys before any other call, because its memory may
+    /// be filled again.
     pub fn poll_retired(&mut self) -> Option<SlabSeq> {
         self.retired.pop_front()
     }
 
-    /// Foreign memory that is free again: of which connection, from which offset of its stream,
-    /// where.
+    /// Returns foreign memory that is free again: connection, stream offset, place.
     pub fn poll_released(&mut self) -> Option<(ConnId, u64, Place)> {
         self.released.pop_front()
     }
@@ -858,8 +807,10 @@ impl Producer {
         }
         if slab.state != SlabState::Revoking {
             slab.begin(attempt);
-            if !self.to_seal.contains(&seq) {
-                self.to_seal.push_back(seq);
+            let is_pushed = slab.is_pushed;
+            let queue = self.queue_of(is_pushed);
+            if !queue.contains(&seq) {
+                queue.push_back(seq);
             }
         }
         Ok(())
@@ -874,8 +825,8 @@ impl Producer {
         Ok(())
     }
 
-    /// The same without the end of the stream. What was reset may have arrived further than to
-    /// where it ends here.
+    /// The same without the end of the stream. More of a reset stream may have arrived than this
+    /// end counts.
     pub(crate) fn on_arrived(&mut self, conn: ConnId, delivered: u64) -> Result<(), Breach> {
         let Some(tx) = self.conns.get_mut(&conn) else {
             return Ok(());
@@ -897,7 +848,27 @@ impl Producer {
     pub(crate) fn set_rtt(&mut self, rtt_ns: u64) {
         self.rtt_ns = rtt_ns;
         let (regions, mode) = (self.config.regions, self.config.mode);
+        self.flight.on_rtt(rtt_ns * mode.round_trips());
         if self.size.on_rtt(rtt_ns, regions, mode) {
+            self.resize();
+        }
+    }
+
+    /// Returns the bytes of the ring that the path may need, if more than half of the ring in use
+    /// is occupied; otherwise 0.
+    #[must_use]
+    pub fn wanted(&self) -> u64 {
+        let is_filling = self.ring.used() > self.size.target() / 2;
+        if is_filling { self.size.wanted() } else { 0 }
+    }
+
+    /// Limits the bytes of the ring in use, from now on.
+    pub fn set_most(&mut self, bytes: u64) {
+        let regions = u64::from(self.config.regions);
+        if self
+            .size
+            .set_most(bytes.min(self.config.region_bytes * regions))
+        {
             self.resize();
         }
     }
@@ -908,8 +879,8 @@ impl Producer {
         (self.ring.used(), self.size.target())
     }
 
-    /// Bytes that are announced and not acknowledged, and how many the peer lets there be; `None`
-    /// until it has said so.
+    /// Bytes that are announced and not acknowledged, and the peer's limit for them; `None` before
+    /// its first grant.
     #[must_use]
     pub fn window(&self) -> (u64, Option<u64>) {
         let granted = (self.window_bytes != u64::MAX).then_some(self.window_bytes);
@@ -923,7 +894,7 @@ impl Producer {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.slabs.is_empty() && self.round.is_empty()
+        self.slabs.is_empty() && self.round.is_empty() && self.little.is_empty()
     }
 }
 

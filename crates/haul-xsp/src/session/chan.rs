@@ -39,7 +39,7 @@ impl Session {
     /// answer carries the cookie, which is returned, that the data connection must begin with.
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// It was not requested.
     pub fn accept_chan(&mut self, mut params: ChanParams) -> Result<[u8; 16], Misuse> {
         let known = self
             .chans
@@ -64,7 +64,7 @@ impl Session {
     /// Refuses a channel; the peer may ask for another protocol.
     ///
     /// # Errors
-    /// Nobody asked for it.
+    /// It was not requested.
     pub fn refuse_chan(
         &mut self,
         chan: ChanId,

@@ -1,5 +1,5 @@
-//! Connections within a session: opened, refused, half closed, reset, done with; and what the peer
-//! says about them.
+//! Connections within a session: opened, refused, half closed, reset, finished; and the peer's PDUs
+//! about them.
 
 use super::entry::{Conn, ConnPhase};
 use super::{Event, Session, State};
@@ -22,8 +22,8 @@ impl Session {
         self.open_conn_with(to, Metadata::default())
     }
 
-    /// As [`Self::open_conn`], with what its application says about it: everybody on the way learns
-    /// it before the first byte.
+    /// As [`Self::open_conn`], with metadata of its application: every hop receives it before the
+    /// first byte.
     ///
     /// # Errors
     /// As there.
@@ -61,16 +61,16 @@ impl Session {
         }
     }
 
-    /// What was asked for along with the session, which is open. The peer that has not `taken` it
-    /// is asked again.
+    /// Handles connections requested along with the session, which is now open. If the peer has not
+    /// `taken` them, repeats the request.
     pub(super) fn on_firsts(&mut self, taken: bool) {
         let firsts: Vec<ConnId> = self.conns.keys().copied().collect();
         for conn in firsts {
-            // In the order of before, for what was promised of memory that was as free.
+            // In the original order, because credit was granted from memory in the same state.
             self.producer.open(conn, 0);
             self.consumer.open(conn, 0);
             if taken {
-                // The peer has heard it.
+                // The peer has received it.
                 self.consumer.credit(conn);
             } else {
                 self.send_conn_open(conn);
@@ -78,7 +78,7 @@ impl Session {
         }
     }
 
-    /// Takes what the peer has asked for along with the session.
+    /// Accepts connections that the peer requested along with the session.
     pub(super) fn take_firsts(&mut self, firsts: Vec<First>) -> Result<(), Error> {
         firsts
             .into_iter()
@@ -105,7 +105,7 @@ impl Session {
         if conn.is_by_terminus() == self.is_opener || self.conns.contains_key(&conn) {
             return Err(Misuse::NoConnection);
         }
-        // What was dropped is not said on.
+        // Dropped metadata is not passed on.
         let metadata = if metadata.is_dropped() {
             Metadata::default()
         } else {
@@ -121,6 +121,7 @@ impl Session {
         self.consumer.open(conn, 0);
         let begun = Conn::new(to, metadata, ConnPhase::Opening, true);
         self.conns.insert(conn, begun);
+        self.asking.push_back((conn, None));
     }
 
     fn send_conn_open(&mut self, conn: ConnId) {
@@ -180,19 +181,19 @@ impl Session {
         Ok(())
     }
 
-    /// Half close: nothing more will be handed in. The peer learns it behind the last byte.
+    /// Half close: no more data follows. The peer is notified after the last byte.
     pub fn finish_conn(&mut self, conn: ConnId) {
         self.end_conn(conn, End::Fin);
     }
 
-    /// The stream to the peer ends, behind all that was handed in: for what is passed on.
+    /// Ends the stream to the peer after all committed data; for relays.
     pub fn end_conn(&mut self, conn: ConnId, end: End) {
         self.producer.finish(conn, end);
         self.ending.insert(conn);
     }
 
-    /// Resets the connection in both directions: what is not in a slab is dropped; the peer learns
-    /// of it behind what is.
+    /// Resets the connection in both directions: data that is not in a slab is dropped; the peer is
+    /// notified after the data in slabs.
     pub fn reset_conn(&mut self, conn: ConnId, code: u16) {
         match self.conns.get_mut(&conn) {
             Some(known) if known.state == ConnPhase::Open => {}
@@ -207,7 +208,7 @@ impl Session {
         self.stop_conn(conn, code);
     }
 
-    /// Wants nothing more of the peer's stream, which the peer ends with a reset.
+    /// Closes the receiving side; the peer ends its stream with a reset.
     pub fn stop_conn(&mut self, conn: ConnId, code: u16) {
         let Some(known) = self
             .conns
@@ -265,9 +266,9 @@ impl Session {
         })
     }
 
-    /// What the application has to say to the far end, in order among itself; option 1 is
-    /// [`Self::set_metadata`]'s. Once only: what was in flight when the control connection broke is
-    /// lost.
+    /// Sends application data to the far end, in order among themselves; option 1 is reserved for
+    /// [`Self::set_metadata`]. They are not retransmitted: those in flight when the control
+    /// connection breaks are lost.
     ///
     /// # Errors
     /// The session is not open, or there are too many bytes.
@@ -279,8 +280,8 @@ impl Session {
         self.send(&Pdu::AppData { option, octets })
     }
 
-    /// Says something about a connection, now or, if there is no control connection, when there is
-    /// one again: then [`Self::sync`] says it.
+    /// Sends a PDU about a connection, now or, without a control connection, when there is one
+    /// again: then [`Self::sync`] sends it.
     fn send_or_defer(&mut self, pdu: &Pdu) {
         let is_open = matches!(self.state, State::Open | State::Draining);
         if let Some(link) = self.link.as_mut().filter(|_| is_open) {
@@ -301,7 +302,7 @@ impl Session {
         Ok(())
     }
 
-    // What the peer says.
+    // Handles a PDU of the peer.
 
     pub(super) fn on_open_pdu(&mut self, now: Time, pdu: Pdu) -> Result<(), Error> {
         match pdu {
@@ -324,7 +325,8 @@ impl Session {
                 credit,
             } => self.on_conn_ack(conn, status, credit),
             Pdu::ConnFin { conn, end } => {
-                // What Longhaul's records carry in order, from a peer that tells it apart.
+                // Longhaul's records carry the end of a stream in order; this peer sends it as
+                // a PDU of its own.
                 let record = crate::wire::Record {
                     conn,
                     offset: end,
@@ -402,7 +404,7 @@ impl Session {
             return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
         }
         if let Some(known) = self.conns.get(&conn) {
-            // Repeated after a resumption: the answer may be lost, or on its way.
+            // Repeated after a resumption: the answer may be lost, or in flight.
             if known.is_own || known.to != to {
                 return Err(Misbehaviour::Slab(crate::bag::Breach::Connection).into());
             }
@@ -439,8 +441,11 @@ impl Session {
         let was_opening = known.state == ConnPhase::Opening;
         if status != 0 {
             if was_opening {
+                let is_known = known.is_given_up;
                 self.forget(conn);
-                self.events.push_back(Event::ConnRefused { conn, status });
+                if !is_known {
+                    self.events.push_back(Event::ConnRefused { conn, status });
+                }
             }
             return;
         }
@@ -482,36 +487,42 @@ impl Session {
         Ok(())
     }
 
-    // What becomes of connections.
+    // Outcomes of connections.
 
-    /// Connections of which both directions are done with go.
+    /// Removes connections whose directions have both ended.
     pub(super) fn reap(&mut self) {
         while let Some(conn) = self.consumer.poll_readable() {
             self.events.push_back(Event::Readable(conn));
         }
-        if self.ending.is_empty() {
-            return;
-        }
-        let ending = std::mem::take(&mut self.ending);
-        for conn in ending {
-            let Some(known) = self.conns.get(&conn) else {
-                continue;
-            };
-            let is_dropped = known.stopped.is_some() || self.consumer.was_reset(conn);
-            let heard = self.consumer.is_done(conn) && self.consumer.is_settled(conn);
-            let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
-            let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
-            let told = self.is_reported(conn) && (is_dropped || is_passed);
-            if heard && told && self.producer.is_done(conn) && self.consumer.is_quiet(conn) {
-                self.forget(conn);
+        let ending = self.ending.iter().copied();
+        let over: Vec<ConnId> = ending.filter(|conn| self.is_over(*conn)).collect();
+        for conn in over {
+            if self.conns.contains_key(&conn) {
                 self.events.push_back(Event::ConnClosed(conn));
-            } else {
-                self.ending.insert(conn);
             }
+            self.forget(conn);
         }
     }
 
-    /// Nothing about a connection waits to be told to the peer.
+    /// Whether both directions have ended. An unknown connection has.
+    fn is_over(&self, conn: ConnId) -> bool {
+        // First the condition that most of them wait for.
+        if !self.producer.is_done(conn) || !self.consumer.is_done(conn) {
+            return false;
+        }
+        let Some(known) = self.conns.get(&conn) else {
+            return true;
+        };
+        let is_dropped = known.stopped.is_some() || self.consumer.was_reset(conn);
+        let (delivered, _) = self.consumer.delivered(conn).unwrap_or_default();
+        let is_passed = !self.ack.end_to_end || self.config.is_end || known.passed > delivered;
+        self.consumer.is_settled(conn)
+            && self.consumer.is_quiet(conn)
+            && self.is_reported(conn)
+            && (is_dropped || is_passed)
+    }
+
+    /// Whether no PDU about a connection waits to be sent.
     fn is_reported(&self, conn: ConnId) -> bool {
         !self.acked.contains_key(&conn) && !self.consumer.owes_ack(conn)
     }
@@ -544,8 +555,8 @@ impl Session {
             .collect()
     }
 
-    /// What was said about connections and may have been lost with the old control connection is
-    /// said again; on a new way, connections that the far end does not know are gone.
+    /// Repeats the PDUs about connections that may have been lost with the old control connection;
+    /// on a new way, drops connections that the far end does not know.
     pub(super) fn sync(&mut self, theirs: &[ConnState], is_anew: bool) -> Result<(), Error> {
         let states = theirs.iter().map(|state| (state.conn, *state));
         let states: std::collections::BTreeMap<ConnId, ConnState> = states.collect();
@@ -566,7 +577,7 @@ impl Session {
                 continue;
             }
             match states.get(&conn) {
-                // Between, what a gateway has passed on says nothing about the far end.
+                // At a relay, data passed on need not have reached the far end.
                 Some(state) if self.ack.end_to_end && is_anew => {
                     self.producer
                         .on_arrived(conn, state.delivered)
@@ -578,7 +589,7 @@ impl Session {
                 Some(_) => {}
                 None if phase == ConnPhase::Opening => self.send_conn_open(conn),
                 None if phase == ConnPhase::Open && is_anew => {
-                    // What this end itself wanted no more of counts as whole.
+                    // A direction that this end itself closed counts as complete.
                     let heard = stopped.is_some() || self.consumer.is_done(conn);
                     let whole = heard && self.producer.has_ended(conn);
                     self.forget(conn);
@@ -616,8 +627,8 @@ impl Session {
         }
     }
 
-    /// The peer, which is the same as before, does not know the connection any more: it is done
-    /// with it, and its last word may be lost.
+    /// The same peer no longer knows the connection: it has finished it, and its final PDU may be
+    /// lost.
     fn forgotten(&mut self, conn: ConnId) -> Result<(), Error> {
         self.producer.abandon(conn);
         let Some(delivered) = self.producer.whole(conn).filter(|_| self.ack.end_to_end) else {
@@ -642,7 +653,7 @@ impl Session {
                 port: 0,
             };
             let is_own = conn.is_by_terminus() != self.is_opener;
-            // What its application has said about it was for those on the way then.
+            // Its metadata was for the hops of that way.
             let known = Conn::new(to, Metadata::default(), ConnPhase::Open, is_own);
             self.conns.insert(conn, known);
             self.producer.open(conn, tx.delivered);

@@ -1,4 +1,4 @@
-//! What the peer says about the session itself; opening, suspending, resuming.
+//! Handles PDUs about the session itself: opening, suspending, resuming.
 
 use super::event::ResumeRequest;
 use super::{Asked, Event, Session, State, directions, millis};
@@ -9,8 +9,8 @@ use crate::wire::{
     Claim, ConnState, NackStatus, Pdu, Proto, ProtoOffer, SessAck, SessOpen, TICKET_LEN,
 };
 
-/// What this end takes of what is offered for the segment to it: the offer's favourite among those
-/// it has, with parameters that suit both (part B2). Nothing offered leaves the choice to this end.
+/// Chooses a protocol from the offer for the segment to this end: the offer's first that this end
+/// has, with parameters that suit both (part B2). An empty offer leaves the choice to this end.
 #[must_use]
 pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffer> {
     if offers.is_empty() {
@@ -30,8 +30,8 @@ pub fn negotiate(offers: &[ProtoOffer], have: &[ProtoOffer]) -> Option<ProtoOffe
 }
 
 impl Session {
-    /// A step of authentication has been taken. When the ends know each other the opener says what
-    /// it wants, if not before.
+    /// Handles a completed step of authentication. When both ends are authenticated the opener
+    /// sends its request, if not before.
     pub(super) fn authenticated(&mut self) {
         let Some(link) = &mut self.link else {
             return;
@@ -47,7 +47,7 @@ impl Session {
         self.ask();
     }
 
-    /// The opener says what it wants, as soon as it may.
+    /// The opener sends its request as soon as it may.
     pub(super) fn ask(&mut self) {
         let Some(link) = self.link.as_mut().filter(|link| !link.has_asked) else {
             return;
@@ -55,7 +55,7 @@ impl Session {
         let is_done = link.handshake.is_done();
         let pdu = match &self.asked {
             Asked::Open(open) if is_done => Pdu::SessOpen(open.clone()),
-            // A ticket is for nobody but who has proved to be its issuer's peer.
+            // A ticket is sent only to a peer that has authenticated as its issuer.
             Asked::Open(open)
                 if open.ticket.is_none() && link.handshake.may_ask(&self.config.auth) =>
             {
@@ -139,7 +139,7 @@ impl Session {
             (State::Opening, Pdu::ResumeAck { next, conns }) if self.is_resuming() => {
                 self.asked = Asked::Nothing;
                 self.state = self.resumed_state();
-                self.deadline = None;
+                self.loss = None;
                 self.resume_directions(now, next)?;
                 self.sync(&conns, false)?;
                 self.events.push_back(Event::Resumed { anew: false });
@@ -192,12 +192,12 @@ impl Session {
         self.events.push_back(Event::OpenRequest(open));
     }
 
-    /// Accepts the session that was asked for. `beyond`: what a gateway has heard from the next
-    /// hop, nothing at the terminus. `ticket`: of the terminus; a gateway passes on what `beyond`
-    /// has.
+    /// Accepts the requested session. `beyond`: the reply of the next hop at a gateway, nothing at
+    /// the terminus. `ticket`: of the terminus; a gateway passes on what `beyond` has.
     ///
     /// # Errors
-    /// Nothing was asked for. `NoRequest` too if no protocol is common: the peer is told so.
+    /// No request is pending. `NoRequest` also if no protocol is common: then the peer receives a
+    /// refusal.
     pub fn accept_session(
         &mut self,
         now: Time,
@@ -256,14 +256,14 @@ impl Session {
             let _ = self.fail(error);
         }
         if self.ack.resumed {
-            // From the peer comes what the far end lacks; to it goes what it lacks.
+            // The streams of both directions continue from the offsets that their receivers have.
             let (theirs, far) = (self.open.conns.clone(), self.ack.conns.clone());
             self.install(&far, &theirs);
         }
         Ok(())
     }
 
-    /// Tells the peer something that it may act on, or only log; see [`Event::Notice`].
+    /// Sends the peer a notice that it may act on, or only log; see [`Event::Notice`].
     ///
     /// # Errors
     /// The session is not open.
@@ -276,7 +276,7 @@ impl Session {
         })
     }
 
-    /// The peer learns that the session could be had, and what would be used.
+    /// Replies to a dry run: the session could be opened, with these protocols.
     fn answer_dry_run(&mut self) {
         if let Some(link) = &mut self.link {
             link.send(&Pdu::SessAck(self.ack.clone()));
@@ -305,7 +305,7 @@ impl Session {
         }
     }
 
-    /// Refuses what was asked for: `hop_index` names the hop that is the reason.
+    /// Refuses the request: `hop_index` names the hop at fault.
     ///
     /// # Errors
     /// Nothing was asked for.
@@ -349,7 +349,7 @@ impl Session {
         let again = self.ack.resumable;
         self.state = self.resumed_state();
         self.measure(now);
-        self.deadline = None;
+        self.loss = None;
         self.asked = Asked::Nothing;
         self.way = self.claim.way;
         self.is_elsewhere = false;
@@ -397,10 +397,10 @@ impl Session {
             return;
         }
         if status == NackStatus::UnknownSession && self.closing.is_some() && self.conns.is_empty() {
-            // The peer has ended it in order, and its last word was lost.
+            // The peer has ended it in order, and its final PDU was lost.
             return self.end(Error::Closed);
         }
-        // What is wrong beyond the next hop may pass while the session lives.
+        // A failure beyond the next hop may be temporary.
         let may_pass = matches!(
             status,
             NackStatus::NoRoute
@@ -429,7 +429,7 @@ impl Session {
         });
     }
 
-    /// What was asked for is not to be had from whom it was asked, for now.
+    /// The request was refused by the hop that it went to, for now.
     pub(super) fn put_off(&mut self, now: Time, status: NackStatus, hop_index: u16, text: String) {
         self.link = None;
         self.events.push_back(Event::PutOff {
@@ -438,10 +438,17 @@ impl Session {
             text,
         });
         self.suspend(now);
+        if status == NackStatus::CannotConnect && usize::from(hop_index) + 1 >= self.open.hops.len()
+        {
+            // The last gateway reports that the far end is gone, which holds for every way.
+            self.set_gone(now);
+        } else if status == NackStatus::TimedOut {
+            self.note_silent();
+        }
     }
 
-    /// The next thing asked for is the session on a new way. Until that is answered no way can be
-    /// resumed: slabs count from 0 at the hops that have heard of it, and not here.
+    /// The next request opens the session on a new way. Until its reply no way can be resumed:
+    /// slabs count from 0 at the hops that have received the request, but not here.
     fn claim_anew(&mut self) -> SessOpen {
         self.claim = Claim {
             way: self.claim.way.saturating_add(1),
@@ -502,8 +509,8 @@ impl Session {
     }
 
     /// As [`Self::reattach`], over other hops that end at the same terminus: for sessions that are
-    /// acknowledged from end to end. Until some hops have answered for it, whoever refuses it, or
-    /// cannot prove who it is, only [puts it off](Event::PutOff).
+    /// acknowledged from end to end. Until a way has been accepted, a hop that refuses it or fails
+    /// authentication only [postpones it](Event::PutOff).
     ///
     /// # Errors
     /// It is not suspended, or not acknowledged from end to end, or the hops cannot be.
@@ -560,9 +567,9 @@ impl Session {
     /// way, and whose `open` has this session's ticket.
     ///
     /// # Errors
-    /// `fresh` has not been asked for that, or the session is not acknowledged from end to end, or
-    /// has come over a newer way; or the ends of its last segment have no protocol in common. The
-    /// peer is not told.
+    /// `fresh` is no such request, or the session is not acknowledged from end to end, or has a
+    /// newer way; or the ends of its last segment have no common protocol. Nothing is sent to the
+    /// peer.
     pub fn adopt_anew(
         &mut self,
         now: Time,
@@ -580,7 +587,7 @@ impl Session {
         self.take_over(now, fresh, open.claim)?;
         self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;
-        // Who moves the bytes has been agreed on for good.
+        // The end that moves the bytes was agreed on for good.
         segment.params.push = Some((self.config.consumer.mode == Mode::Push).into());
         self.ack.segments = vec![segment];
         self.ack.resumed = true;
@@ -595,8 +602,8 @@ impl Session {
     }
 
     fn take_over(&mut self, now: Time, fresh: &mut Self, claim: Claim) -> Result<(), Misuse> {
-        // One that nobody has accepted yet is not to be taken: its ticket is what the peer has
-        // said.
+        // A session that is not accepted yet cannot be adopted: its ticket is an unverified claim
+        // of the peer.
         let is_there = !matches!(self.state, State::Closed | State::Greeting | State::Opening);
         if !is_there || self.is_opener {
             return Err(Misuse::NotOpen);
@@ -613,7 +620,7 @@ impl Session {
         }
         fresh.state = State::Closed;
         self.claim = claim;
-        self.deadline = None;
+        self.loss = None;
         self.state = self.resumed_state();
         Ok(())
     }

@@ -1,5 +1,7 @@
-//! Entries of the tables of a session: its data channels and its connections.
+//! Entries of the tables of a session: its data channels and its connections; and the loss of its
+//! control connection.
 
+use crate::time::Time;
 use crate::wire::{ChanParams, Endpoint, Metadata};
 
 /// A data channel.
@@ -25,16 +27,18 @@ pub(super) enum ChanPhase {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) to: Endpoint,
-    /// What its application says about it.
+    /// Metadata of its application.
     pub(super) metadata: Metadata,
     pub(super) state: ConnPhase,
     /// This end opened it.
     pub(super) is_own: bool,
     /// To be reset with this code as soon as it is open.
     pub(super) reset_later: Option<u16>,
-    /// This end wants nothing more of it, with this code.
+    /// Its opener has a report that no answer came.
+    pub(super) is_given_up: bool,
+    /// This end has closed its receiving side, with this code.
     pub(super) stopped: Option<u16>,
-    /// At gateways: the peer has been told that the far end has all before this.
+    /// At relays: the peer has a report that the far end has everything before this offset.
     pub(super) passed: u64,
 }
 
@@ -60,8 +64,33 @@ impl Conn {
             state,
             is_own,
             reset_later: None,
+            is_given_up: false,
             stopped: None,
             passed: 0,
         }
+    }
+}
+
+/// The loss of a control connection.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss {
+    pub(super) since: Time,
+    /// Since when every attempt has shown that the peer is gone.
+    pub(super) gone: Option<Time>,
+    /// An attempt had no answer.
+    pub(super) was_silent: bool,
+}
+
+impl Loss {
+    pub(super) const fn new(since: Time) -> Self {
+        Self {
+            since,
+            gone: None,
+            was_silent: false,
+        }
+    }
+
+    pub(super) const fn is_gone(&self) -> bool {
+        self.gone.is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! What the engine is told.
+//! Events for the engine.
 
 use crate::error::Error;
 use crate::wire::{
@@ -7,14 +7,14 @@ use crate::wire::{
 };
 use crate::{ChanId, ConnId, SlabSeq};
 
-/// What has happened in a session.
+/// An event of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The peer wants a session: answer with `accept_session` or `refuse_session`; or, at a
+    /// The peer requests a session: answer with `accept_session` or `refuse_session`; or, at a
     /// terminus that holds the session of its ticket, with that session's `adopt`.
     OpenRequest(SessOpen),
-    /// The peer wants to resume: answer with the `adopt` of the session that the ticket is of, or
-    /// with `refuse_session`.
+    /// The peer requests to resume: answer with the `adopt` of the session that the ticket is of,
+    /// or with `refuse_session`.
     ResumeRequest(ResumeRequest),
     /// The session is open.
     Opened(SessAck),
@@ -27,8 +27,8 @@ pub enum Event {
         /// The way is another one.
         anew: bool,
     },
-    /// What was asked for again was refused, for a reason that may pass while the session lives:
-    /// [`Self::Suspended`] is next.
+    /// A repeated request was refused for a reason that may be temporary: [`Self::Suspended`] is
+    /// next.
     PutOff {
         /// Why.
         status: NackStatus,
@@ -45,7 +45,7 @@ pub enum Event {
         conn: ConnId,
         /// Where to.
         to: Endpoint,
-        /// What its application says about it.
+        /// Metadata of its application.
         metadata: Metadata,
     },
     /// A connection that this end opened is there.
@@ -57,8 +57,8 @@ pub enum Event {
         /// Why.
         status: u16,
     },
-    /// The peer wants nothing more of a connection: what is written is lost. What it sent before
-    /// comes, and then its reset.
+    /// The peer has closed its receiving side of a connection: written data is lost. Its earlier
+    /// data still arrives, then its reset.
     Stopped {
         /// Which.
         conn: ConnId,
@@ -79,7 +79,7 @@ pub enum Event {
         /// Before which offset.
         delivered: u64,
     },
-    /// The peer wants a data channel: answer with `accept_chan` or `refuse_chan`.
+    /// The peer requests a data channel: answer with `accept_chan` or `refuse_chan`.
     ChanRequest(ChanParams),
     /// A data channel is agreed on.
     ChanUp(ChanParams),
@@ -94,9 +94,9 @@ pub enum Event {
     },
     /// A data channel is closed by the peer.
     ChanClosed(ChanId),
-    /// Something is wanted with a path: answer with `path_status`, any number of times.
+    /// A request about a path: answer with `path_status`, any number of times.
     PathRequest {
-        /// What.
+        /// The action.
         action: PathAction,
         /// For the answer.
         request: u32,
@@ -112,12 +112,11 @@ pub enum Event {
         /// In words.
         text: String,
     },
-    /// What the application says about the session, or what of that was dropped. It may be said
-    /// again.
+    /// Metadata of the session, or that it was dropped. It may be repeated.
     Metadata(Metadata),
-    /// Something else that the application says.
+    /// Other data of the application.
     App {
-        /// What it is, by the application's numbers.
+        /// The kind, as numbered by the application.
         option: u32,
         /// The data.
         octets: Vec<u8>,
@@ -132,7 +131,7 @@ pub enum Event {
     },
 }
 
-/// What a peer says that wants to resume.
+/// The request of a peer that resumes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResumeRequest {
     /// Proves that the session is its own.

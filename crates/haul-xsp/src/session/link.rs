@@ -28,8 +28,8 @@ fn seal(octets: &mut [u8]) {
     octets[CHECK].copy_from_slice(&check.to_be_bytes());
 }
 
-/// Whether a whole PDU is not what was sent. One without a check has zeros for it, or has lost its
-/// flag on the way.
+/// Whether a complete PDU is damaged. One without a check has zeros for it, or damage has cleared
+/// its flag.
 fn is_damaged(header: &Header, octets: &[u8]) -> bool {
     if header.flags & FLAG_CHECK == 0 {
         return header.chan != 0;
@@ -46,16 +46,18 @@ pub(super) struct ControlLink {
     seq_in: u32,
     seq_out: u32,
     pub(super) out: VecDeque<Vec<u8>>,
-    /// `None` until the first PDU says which, at the acceptor.
+    /// At the acceptor, `None` until the first PDU states it.
     pub(super) session: Option<SessionId>,
-    last_in: Time,
-    last_ping: Time,
+    pub(super) last_in: Time,
+    pub(super) last_ping: Time,
     pub(super) keepalive_ns: u64,
-    /// What the opener wants has been said.
+    /// The opener's request has been sent.
     pub(super) has_asked: bool,
     /// The peer's clock in its last PING, to be echoed.
     pub(super) pong_due: Option<u64>,
     pub(super) began: Time,
+    /// This end sends nothing more; until then it reads the peer's remaining messages.
+    pub(super) finished_until: Option<Time>,
 }
 
 impl ControlLink {
@@ -81,6 +83,7 @@ impl ControlLink {
             has_asked: false,
             pong_due: None,
             began: now,
+            finished_until: None,
         }
     }
 
@@ -90,12 +93,22 @@ impl ControlLink {
         }
     }
 
+    /// Stops sending.
+    pub(super) fn finish(&mut self, until: Time) {
+        self.out.clear();
+        self.pong_due = None;
+        self.finished_until.get_or_insert(until);
+    }
+
     pub(super) fn send(&mut self, pdu: &Pdu) {
+        if self.finished_until.is_some() {
+            return;
+        }
         let octets = self.encode(pdu);
         self.out.push_back(octets);
     }
 
-    /// Says what the opener wants. No proof covers it, though the last may be still to come.
+    /// Sends the opener's request. No proof covers it, though the last may be still to come.
     pub(super) fn ask(&mut self, pdu: &Pdu) {
         let octets = self.number(pdu);
         self.out.push_back(octets);
@@ -181,7 +194,7 @@ impl ControlLink {
 
     /// The PDU that `take` gave is done with.
     pub(super) fn clear(&mut self) {
-        // What a large PDU needed is not kept for small ones.
+        // The buffer of a large PDU is not kept for small ones.
         if self.input.capacity() > 4 * HEADER_LEN {
             self.input = Vec::new();
         } else {
@@ -193,21 +206,18 @@ impl ControlLink {
         now >= self.dead_at()
     }
 
-    fn dead_at(&self) -> Time {
-        self.last_in
-            .after(self.keepalive_ns.saturating_mul(MISSES_MAX))
+    pub(super) fn dead_at(&self) -> Time {
+        let silent = self.keepalive_ns.saturating_mul(MISSES_MAX);
+        let at = self.last_in.after(silent);
+        self.finished_until.map_or(at, |until| until.min(at))
     }
 
-    pub(super) fn ping_due(&mut self, now: Time) -> bool {
-        let due = now >= self.last_ping.after(self.keepalive_ns);
+    pub(super) fn ping_due(&mut self, now: Time, every_ns: u64) -> bool {
+        let due = now >= self.last_ping.after(every_ns);
         if due {
             self.last_ping = now;
         }
         due
-    }
-
-    pub(super) fn poll_timeout(&self) -> Time {
-        self.dead_at().min(self.last_ping.after(self.keepalive_ns))
     }
 }
 

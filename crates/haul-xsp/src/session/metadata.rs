@@ -1,4 +1,4 @@
-//! What applications say about a session and its connections, as far as it is kept.
+//! Metadata that applications declare about a session and its connections.
 
 use super::{Event, Session, State};
 use crate::ConnId;
@@ -6,28 +6,28 @@ use crate::wire::{Endpoint, Metadata, Pdu};
 
 /// Option of APP_DATA: the session's metadata.
 const OPTION: u32 = 1;
-/// Most bytes of memory for metadata of connections that the peer has opened: what it says of more
-/// is dropped.
-const KEPT_MAX: usize = 1 << 20;
+/// Most bytes of memory for metadata of connections that the peer has opened: further metadata is
+/// dropped.
+const KEPT_MAX: usize = 4 << 20;
 /// Bytes that a pair takes beside its own.
 const PAIR_BYTES: usize = 128;
 
 impl Session {
-    /// Tells all on the way to the terminus what the application says about the session: now or
-    /// when it is open, and again whenever it goes on, since it may have been lost.
+    /// Sends the application's metadata of the session to all hops up to the terminus: now or when
+    /// it is open, and again after each resumption, since it may have been lost.
     pub fn set_metadata(&mut self, metadata: Metadata) {
         self.metadata = metadata;
         self.send_metadata();
     }
 
-    /// What the application says about a connection that there is.
+    /// Returns the metadata of an existing connection.
     #[must_use]
     pub fn conn_metadata(&self, conn: ConnId) -> Option<&Metadata> {
         let known = self.conns.get(&conn)?;
         Some(&known.metadata)
     }
 
-    /// Connections of which something is said, where they go, and what.
+    /// Connections with metadata: destination and metadata.
     pub fn described_conns(&self) -> impl Iterator<Item = (ConnId, &Endpoint, &Metadata)> {
         let conns = self.conns.iter();
         conns
@@ -40,8 +40,7 @@ impl Session {
         self.is_metadata_due = self.is_opener && is_open && !self.metadata.is_empty();
     }
 
-    /// What is to be told about the session: the last of it, however often it was said since there
-    /// was room.
+    /// Takes the session's pending metadata: only the latest, even if it changed several times.
     pub(super) fn poll_metadata(&mut self) -> Option<Pdu> {
         std::mem::take(&mut self.is_metadata_due).then(|| Pdu::AppData {
             option: OPTION,
@@ -50,7 +49,8 @@ impl Session {
     }
 
     pub(super) fn on_app_data(&mut self, option: u32, octets: Vec<u8>) {
-        // A terminus has nothing to say by this option.
+        // Only an opener sends session metadata by this option; from a terminus it is application
+        // data.
         let event = match option {
             OPTION if !self.is_opener => Event::Metadata(Metadata::from_octets(&octets)),
             _ => Event::App { option, octets },

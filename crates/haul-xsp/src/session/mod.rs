@@ -12,6 +12,7 @@ mod entry;
 mod event;
 mod link;
 mod metadata;
+mod reach;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -25,7 +26,7 @@ use crate::wire::{
 };
 use crate::{ChanId, ConnId, SessionId};
 
-use entry::{Chan, Conn};
+use entry::{Chan, Conn, Loss};
 use link::ControlLink;
 
 pub use control::negotiate;
@@ -36,30 +37,34 @@ const EVENTS_MAX: usize = 256;
 /// Messages that wait for the peer. Beyond, nothing more is taken from it.
 const QUEUE_MAX: usize = 1_024;
 
-/// Choices of the local user.
+/// Settings of the local user.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     /// Most bytes of a body that this end takes, at most 1 MiB.
     pub max_ctrl: u32,
-    /// Time between signs of life, ns. The lesser of both ends' counts.
+    /// Keep-alive interval, ns. The lesser of both ends' applies.
     pub keepalive_ns: u64,
     /// How long a session outlives its control connection, ns.
     pub lifetime_ns: u64,
-    /// Time for a session to be opened or resumed, ns. While hops beyond the peer are asked, as
-    /// much again for each.
+    /// The same while every attempt shows that the peer is gone, ns: see [`Session::note_gone`].
+    pub hold_ns: u64,
+    /// Timeout of a silent peer with a pending request for a connection or the session, ns.
+    pub answer_ns: u64,
+    /// Time for a session to be opened or resumed, ns. While requests to hops beyond the peer are
+    /// pending, as much again for each.
     pub handshake_ns: u64,
     /// Most connections at a time; no more than the consumer's arena has extents, and
     /// `consumer.conns_max` follows.
     pub conns_max: usize,
     /// Most channels at a time.
     pub chans_max: usize,
-    /// What this end speaks, for the segment to it.
+    /// Protocols of this end, for the segment to it.
     pub protocols: Vec<ProtoOffer>,
-    /// Who the peer must be.
+    /// The required identity of the peer.
     pub auth: AuthConfig,
-    /// What goes out.
+    /// Limits of the sending side.
     pub producer: ProducerConfig,
-    /// What comes in.
+    /// Limits of the receiving side.
     pub consumer: ConsumerConfig,
     /// This end is an end of the session, not a gateway: it keeps what it sends and acknowledges
     /// what it gets where the session is acknowledged from end to end.
@@ -72,6 +77,8 @@ impl Default for SessionConfig {
             max_ctrl: 1 << 20,
             keepalive_ns: 10 * SECOND_NS,
             lifetime_ns: 300 * SECOND_NS,
+            hold_ns: 15 * SECOND_NS,
+            answer_ns: 2_800_000_000,
             handshake_ns: 10 * SECOND_NS,
             conns_max: 16_384,
             chans_max: 64,
@@ -84,24 +91,24 @@ impl Default for SessionConfig {
     }
 }
 
-/// How far a session is.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// The ends prove who they are.
+    /// The ends authenticate each other.
     Greeting,
-    /// Asked, and not answered.
+    /// Requested, without an answer.
     Opening,
     /// Open.
     Open,
-    /// Without a control connection; resumed or over by then.
+    /// Without a control connection; resumed or over by this time.
     Suspended(Time),
-    /// Closing: what is in flight is finished.
+    /// Closing: data in flight is finished.
     Draining,
     /// Over.
     Closed,
 }
 
-/// What was asked of this end, or by it.
+/// The request to this end, or by it.
 #[derive(Debug)]
 enum Asked {
     Nothing,
@@ -122,18 +129,18 @@ pub struct Session {
     /// The session as it was opened; for opening it again on another way.
     open: SessOpen,
     ack: SessAck,
-    /// The last claim to it: that an opener has made, that an acceptor has taken.
+    /// The last claim to it: made by an opener, or taken by an acceptor.
     claim: Claim,
-    /// Opener: the newest way that the peer has answered for. Slabs are counted of that one.
+    /// Opener: the newest way that the peer has accepted. Slabs are counted on it.
     way: u32,
-    /// Opener: other hops have been asked for it since then. What they say is not the last word.
+    /// Opener: other hops have received the request since then, so their refusals are not final.
     is_elsewhere: bool,
     conns: BTreeMap<ConnId, Conn>,
-    /// What the application says about the session, if this end is to tell it.
+    /// Metadata of the session, if this end is to send it.
     metadata: Metadata,
-    /// The peer is to be told.
+    /// To be sent to the peer.
     is_metadata_due: bool,
-    /// Of connections that the peer has opened: bytes of what applications say about them.
+    /// Bytes of metadata of connections that the peer has opened.
     metadata_octets: usize,
     /// Connections that may be done with.
     ending: BTreeSet<ConnId>,
@@ -143,15 +150,18 @@ pub struct Session {
     producer: Producer,
     consumer: Consumer,
     events: VecDeque<Event>,
-    /// Acknowledgements from end to end on their way through.
+    /// End-to-end acknowledgements to be passed on.
     acked: BTreeMap<ConnId, u64>,
-    /// It is to end when all is done, and why: also while it is suspended, and when it is resumed.
+    /// Set if it is to end when all data has arrived, with the reason: also while it is suspended,
+    /// and when it is resumed.
     closing: Option<NackStatus>,
-    /// The peer of this control connection has been told so.
+    /// The peer of this control connection has a report of it.
     has_said_so: bool,
     peer_closing: bool,
     /// Set when the control connection is lost, until the session goes on.
-    deadline: Option<Time>,
+    loss: Option<Loss>,
+    /// Own connections that may wait for the peer's answer, and since when.
+    asking: VecDeque<(ConnId, Option<Time>)>,
 }
 
 impl Session {
@@ -170,9 +180,9 @@ impl Session {
         Self::open_with(config, now, id, open, &[], seed).map(|(session, _)| session)
     }
 
-    /// As [`Self::open`], with connections that are asked for along with it: their numbers, in the
-    /// order of `firsts`. No more than [`FIRSTS_MAX`] are taken, and none with a ticket. What
-    /// becomes of them is told when the session is open; if it never is, nothing.
+    /// As [`Self::open`], with requests for connections in the same message. Returns their numbers,
+    /// in the order of `firsts`. At most [`FIRSTS_MAX`] are taken, and none with a ticket. Their
+    /// outcomes are reported once the session is open; if it never opens, there are none.
     ///
     /// # Errors
     /// As there.
@@ -261,7 +271,8 @@ impl Session {
             closing: None,
             has_said_so: false,
             peer_closing: false,
-            deadline: None,
+            loss: None,
+            asking: VecDeque::new(),
             config,
         })
     }
@@ -292,8 +303,8 @@ impl Session {
     ///
     /// # Errors
     /// [`Error::Damaged`]: the control connection is of no use any more; close it and call
-    /// [`Self::handle_lost`]. Another: the session is over; what the peer is to be told is still in
-    /// [`Self::poll_transmit`].
+    /// [`Self::handle_lost`]. Another: the session is over; the final messages to the peer are
+    /// still in [`Self::poll_transmit`].
     pub fn handle_input(&mut self, now: Time, octets: &[u8]) -> Result<usize, Error> {
         let mut taken = 0;
         while taken < octets.len() && self.wants_input() {
@@ -347,8 +358,8 @@ impl Session {
     pub fn handle_lost(&mut self, now: Time) {
         self.link = None;
         match self.state {
-            // The opener has ended it, and so has this end, whose last word may be lost: nobody
-            // comes back.
+            // The opener has ended it, and so has this end, whose final message may be lost: no
+            // peer will resume.
             State::Draining if self.peer_closing && !self.is_opener && self.conns.is_empty() => {
                 self.end(Error::Closed);
             }
@@ -366,10 +377,9 @@ impl Session {
     }
 
     fn suspend(&mut self, now: Time) {
-        let until = *self
-            .deadline
-            .get_or_insert_with(|| now.after(self.config.lifetime_ns));
-        self.state = State::Suspended(until);
+        self.note_asked(now);
+        let loss = *self.loss.get_or_insert_with(|| Loss::new(now));
+        self.state = State::Suspended(self.over_at(&loss));
         self.has_said_so = false;
         self.consumer.suspend();
         self.producer.suspend();
@@ -382,27 +392,49 @@ impl Session {
         self.producer.handle_timeout(now);
         self.consumer.handle_timeout(now);
         match self.state {
-            State::Suspended(until) if now >= until => self.end(Error::TimedOut),
+            State::Suspended(until) if now >= until => {
+                let is_gone = self.loss.is_some_and(|loss| loss.is_gone());
+                self.end(if is_gone {
+                    Error::Gone
+                } else {
+                    Error::TimedOut
+                });
+            }
             State::Greeting | State::Opening if self.is_late(now) => {
                 if self.is_resuming() {
                     self.handle_lost(now);
+                    self.note_silent();
                 } else {
                     let _ = self.fail(Error::TimedOut);
                 }
             }
             _ => {}
         }
+        self.give_up_asking(now);
+        let every = self.sign_every();
         let Some(link) = &mut self.link else {
             return;
         };
-        if !matches!(self.state, State::Open | State::Draining) {
-            return;
-        }
-        if link.is_silent(now) {
+        let is_up = matches!(self.state, State::Open | State::Draining);
+        if is_up && link.is_silent(now) {
             self.handle_lost(now);
-        } else if link.ping_due(now) {
+        } else if let Some(every) = every
+            && link.ping_due(now, every)
+        {
             let t_us = now.as_ns() / 1_000;
             link.send(&Pdu::Ping { t_us, echo_us: 0 });
+        }
+    }
+
+    /// The interval of PINGs, if any are sent.
+    fn sign_every(&self) -> Option<u64> {
+        let link = self.link.as_ref()?;
+        match self.state {
+            State::Open | State::Draining => Some(self.probe_ns(link.keepalive_ns)),
+            State::Opening if self.is_opener && link.handshake.is_done() => {
+                Some(self.probe_ns(self.config.answer_ns / 3))
+            }
+            _ => None,
         }
     }
 
@@ -411,7 +443,7 @@ impl Session {
     }
 
     /// When the session should have been opened or resumed. Each hop beyond has its own time for
-    /// that, so that the one before the hop that does not answer is the first to notice.
+    /// that, so that the hop before the silent one is the first to notice.
     fn late_at(&self) -> Option<Time> {
         let hops = self.open.hops.len();
         let beyond = match (self.state, &self.asked) {
@@ -421,13 +453,21 @@ impl Session {
             _ => 0,
         };
         let ns = self.config.handshake_ns.saturating_mul(1 + beyond as u64);
-        self.link.as_ref().map(|link| link.began.after(ns))
+        let link = self.link.as_ref()?;
+        let at = link.began.after(ns);
+        // The peer may need that long to answer, but is not silent meanwhile.
+        let silent = link.last_in.after(self.config.answer_ns);
+        Some(if self.is_opener { at.min(silent) } else { at })
     }
 
     // Outputs.
 
     /// The next bytes for the control connection, a whole PDU.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
+        self.note_asked(now);
+        if self.is_finishing() {
+            return None;
+        }
         let is_open = matches!(self.state, State::Open | State::Draining);
         let link = self.link.as_mut()?;
         if let Some(octets) = link.out.pop_front() {
@@ -452,9 +492,13 @@ impl Session {
         }
     }
 
-    /// What has happened.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.reap();
+        // Once for all events: otherwise the cost of many connections that end at once would be
+        // quadratic.
+        if self.events.is_empty() {
+            self.reap();
+        }
         self.events.pop_front()
     }
 
@@ -464,22 +508,37 @@ impl Session {
         let own = match self.state {
             State::Closed => return None,
             State::Suspended(until) => Some(until),
-            State::Greeting | State::Opening => self.late_at(),
-            State::Open | State::Draining => self.link.as_ref().map(ControlLink::poll_timeout),
+            State::Greeting | State::Opening => [self.late_at(), self.sign_due()]
+                .into_iter()
+                .flatten()
+                .min(),
+            State::Open | State::Draining => {
+                let dead = self.link.as_ref().map(ControlLink::dead_at);
+                [dead, self.sign_due()].into_iter().flatten().min()
+            }
         };
+        let own = [own, self.answer_due().filter(|_| self.has_answers())]
+            .into_iter()
+            .flatten()
+            .min();
         let bag = [self.producer.poll_timeout(), self.consumer.poll_timeout()];
         bag.into_iter().chain([own]).flatten().min()
     }
 
+    fn sign_due(&self) -> Option<Time> {
+        let every = self.sign_every()?;
+        self.link.as_ref().map(|link| link.last_ping.after(every))
+    }
+
     // Getters.
 
-    /// How far it is.
+    /// Returns the state.
     #[must_use]
     pub const fn state(&self) -> State {
         self.state
     }
 
-    /// The session's name.
+    /// Returns the session id.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.link
@@ -488,13 +547,13 @@ impl Session {
             .unwrap_or(self.id)
     }
 
-    /// Who the peer has proved to be; `None` if nobody asked.
+    /// Returns the authenticated peer; `None` if authentication was not required.
     #[must_use]
     pub fn peer(&self) -> Option<&str> {
         self.link.as_ref()?.handshake.identity()
     }
 
-    /// What was agreed on.
+    /// Returns the agreed parameters.
     #[must_use]
     pub const fn agreed(&self) -> &SessAck {
         &self.ack
@@ -507,8 +566,8 @@ impl Session {
         own.is_some_and(|own| same(&own, ticket))
     }
 
-    /// Whether the session's owner opens it on a newer way than this gateway's, of which then
-    /// nothing is needed any more.
+    /// Whether the session's owner opens it on a newer way than this gateway's, whose state is then
+    /// obsolete.
     #[must_use]
     pub fn is_superseded_by(&self, open: &SessOpen) -> bool {
         let is_own = open.ticket.is_some_and(|ticket| self.holds(&ticket));
@@ -521,25 +580,26 @@ impl Session {
         self.conns.len()
     }
 
-    /// The way it takes, the terminus last.
+    /// Returns its hops, the terminus last.
     #[must_use]
     pub fn hops(&self) -> &[Hop] {
         &self.open.hops
     }
 
-    /// Whether it is only asked whether it could be had: its answer is its end.
+    /// Whether this is a dry run, which only checks whether the session could be opened and ends
+    /// with the answer.
     #[must_use]
     pub const fn is_dry_run(&self) -> bool {
         self.open.dry_run
     }
 
-    /// Which of the hops this segment leads to.
+    /// Returns the index of the hop at the end of this segment.
     #[must_use]
     pub const fn hop_index(&self) -> u16 {
         self.open.hop_index
     }
 
-    /// How this end proves who it is on the next control connection.
+    /// Sets how this end authenticates itself on the next control connection.
     pub fn set_auth(&mut self, auth: AuthConfig) {
         self.config.auth = auth;
     }
@@ -549,14 +609,21 @@ impl Session {
         self.config.is_end = false;
     }
 
-    /// What goes out.
+    /// Returns the sending side.
     pub const fn producer(&mut self) -> &mut Producer {
         &mut self.producer
     }
 
-    /// What comes in.
+    /// Returns the receiving side.
     pub const fn consumer(&mut self) -> &mut Consumer {
         &mut self.consumer
+    }
+
+    /// Notes whether a data channel of this segment is up. Call it before slabs are polled. Without
+    /// one, up to 64 KiB are in flight inline, and credit is granted without keys.
+    pub fn set_channel(&mut self, is_up: bool) {
+        self.producer.set_channel(is_up);
+        self.consumer.set_channel(is_up);
     }
 
     // The end.
@@ -567,7 +634,7 @@ impl Session {
         let _ = self.fail(Misbehaviour::Slab(breach).into());
     }
 
-    /// Ends the session and tells the peer why.
+    /// Ends the session and sends the peer the reason.
     fn fail(&mut self, error: Error) -> Error {
         if self.state != State::Closed {
             let status = error.status();
@@ -607,8 +674,8 @@ impl Session {
         Some(said.max(self.open.hop_index))
     }
 
-    /// Ends the session because of another hop's failure, which the peer is told. Without an index
-    /// it is this one.
+    /// Ends the session because of another hop's failure, and reports that to the peer. Without an
+    /// index it is this one.
     pub fn fail_hop(&mut self, status: NackStatus, hop_index: Option<u16>, text: &str) {
         if self.state == State::Closed {
             return;
@@ -630,12 +697,17 @@ impl Session {
         });
     }
 
+    /// Whether it is open, or closing in order.
+    pub(crate) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Open | State::Draining)
+    }
+
     /// Whether acknowledgement from end to end was asked for.
     pub(crate) const fn is_end_to_end(&self) -> bool {
         self.open.end_to_end
     }
 
-    /// Over, without a word: the peer sees its control connection end, and may keep the session.
+    /// Ends this end silently: the peer sees its control connection end, and may keep the session.
     pub(crate) fn drop_silently(&mut self) {
         self.link = None;
         self.end(Error::Closed);
@@ -648,7 +720,7 @@ impl Session {
         }
     }
 
-    /// What a session is that has a control connection again.
+    /// The state of a session that has a control connection again.
     const fn resumed_state(&self) -> State {
         if self.closing.is_some() || self.peer_closing {
             State::Draining
@@ -657,8 +729,8 @@ impl Session {
         }
     }
 
-    /// Ends the session: when all is done if `abort` is not set, else now. One that is suspended
-    /// waits for its connections to be resumed, as long as it lives.
+    /// Ends the session: when all is done if `abort` is not set, else now. A suspended one waits
+    /// for its connections to be resumed, for its lifetime at most.
     pub fn close(&mut self, reason: NackStatus, abort: bool) {
         let is_resuming =
             matches!(self.state, State::Greeting | State::Opening) && self.is_resuming();
@@ -685,7 +757,7 @@ impl Session {
         }
     }
 
-    /// Closes when nothing is in flight, and leaves when the peer has said so too.
+    /// Closes when nothing is in flight, and ends when the peer has also closed.
     fn try_close(&mut self) -> Option<Vec<u8>> {
         if self.state != State::Draining
             || !self.conns.is_empty()

@@ -56,7 +56,7 @@ pub struct SlabRecord {
     pub size: u64,
 }
 
-/// What a message carries.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as in the original")]
 pub enum Block {
@@ -213,7 +213,7 @@ fn emit_name(out: &mut Vec<u8>, name: &str, len: usize) {
     out.resize(out.len() + len - used, 0);
 }
 
-/// `u32 len` and as many octets; the length is written with `htons`.
+/// `u32 len` and as many bytes; the length is written with `htons`.
 fn counted(data: &[u8]) -> Result<&[u8], ParseError> {
     let len = usize::from(u16_at(take(data, 0, 4)?, 0));
     take(data, 4, len)
@@ -266,8 +266,8 @@ fn emit_hop(out: &mut Vec<u8>, hop: &Hop) {
     out.extend([0; 2]);
 }
 
-/// Rules follow each other, each with as much data as its last field but one says, in the sender's
-/// order of bytes.
+/// Rules follow each other. The last field but one of each is the length of its data, in the
+/// sender's byte order.
 fn parse_path(data: &[u8]) -> Result<Block, ParseError> {
     let head = take(data, 0, 4)?;
     let (action, count) = (u16_at(head, 0), u16_at(head, 2));

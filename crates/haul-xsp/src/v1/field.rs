@@ -52,7 +52,7 @@ pub(super) fn u16_at(octets: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([octets[at], octets[at + 1]])
 }
 
-/// `N` octets at `at`; callers have checked the length.
+/// `N` bytes at `at`; callers have checked the length.
 pub(super) fn array_at<const N: usize>(octets: &[u8], at: usize) -> [u8; N] {
     std::array::from_fn(|index| octets[at + index])
 }

@@ -1,5 +1,4 @@
-//! Numbers with names: why something is refused, what is wanted with a path, how ends prove who
-//! they are.
+//! Codes: reasons of a refusal, operations on a path, authentication methods.
 
 macro_rules! codes {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $code:literal,)* }) => {
@@ -40,13 +39,13 @@ codes! {
         NoRoute = 1,
         /// The next hop cannot be reached.
         CannotConnect = 2,
-        /// Who asks is not who it says, or did not say.
+        /// Authentication of the requester failed or is missing.
         NotAuthenticated = 3,
-        /// Who asks may not.
+        /// The requester is not authorised.
         Forbidden = 4,
         /// No protocol that both ends of a segment have.
         NoProtocol = 5,
-        /// The session is on its way already: a loop.
+        /// The session already passes through this hop: a loop.
         Loop = 6,
         /// No session with this ticket.
         UnknownSession = 7,
@@ -58,6 +57,8 @@ codes! {
         TimedOut = 10,
         /// Something that must be understood is not.
         Unsupported = 11,
+        /// The name of the target cannot be resolved.
+        CannotResolve = 12,
         /// The end of a session that is done.
         Done = 0xfffd,
         /// The end closes.
@@ -68,7 +69,7 @@ codes! {
 }
 
 codes! {
-    /// What is wanted with a path.
+    /// An operation on a path.
     PathAction {
         /// Set it up.
         Create = 1,
@@ -76,7 +77,7 @@ codes! {
         Delete = 2,
         /// Change it.
         Modify = 3,
-        /// Tell its state.
+        /// Report its state.
         Query = 4,
     }
 }
@@ -88,7 +89,7 @@ codes! {
         Pending = 1,
         /// There.
         Up = 2,
-        /// Not to be had.
+        /// Not available.
         Failed = 3,
         /// Over.
         Expired = 4,
@@ -96,11 +97,11 @@ codes! {
 }
 
 codes! {
-    /// How the ends of a control connection prove who they are.
+    /// How the ends of a control connection authenticate each other.
     AuthMethod {
         /// Not at all.
         Anonymous = 1,
-        /// A shared key: HMAC-SHA256 over both nonces and all that was said.
+        /// A shared key: HMAC-SHA256 over both nonces and the transcript.
         SharedKey = 2,
         /// TLS below has done it.
         Tls = 3,

@@ -7,10 +7,10 @@ use super::error::ParseError;
 pub const TLVS_MAX: usize = 1_024;
 /// How deep elements may nest (part B1).
 pub const DEPTH_MAX: u8 = 4;
-/// Bit of an element's type: whoever does not know it must refuse the PDU.
+/// Critical bit of an element's type: a reader that does not know the type must refuse the PDU.
 pub(crate) const CRITICAL: u16 = 0x8000;
 
-/// What is left to read.
+/// The unread input.
 #[derive(Debug, Clone)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -172,8 +172,8 @@ impl Writer {
         self
     }
 
-    /// An element whose value `fill` writes. Whoever calls keeps values below 64 KiB: the types
-    /// that hold them do.
+    /// An element whose value `fill` writes. Callers keep values below 64 KiB: the bounds of their
+    /// types ensure that.
     pub(crate) fn tlv(&mut self, kind: u16, fill: impl FnOnce(&mut Self)) -> &mut Self {
         self.u16(kind).u16(0);
         let start = self.0.len();

@@ -1,12 +1,12 @@
 //! Why a PDU cannot be read.
 
-/// Why bytes are not what they should be.
+/// Why bytes cannot be parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ParseError {
     /// Another version of the protocol, or another protocol.
     #[error("version {0} is not spoken here")]
     Version(u8),
-    /// Too short for what it claims to be.
+    /// Too short for its kind.
     #[error("too few bytes for a {0}")]
     Short(&'static str),
     /// Bytes remain behind it.
@@ -18,12 +18,12 @@ pub enum ParseError {
     /// A PDU, or an element that must be understood, that this version does not have.
     #[error("unknown {what} {code}")]
     Unknown {
-        /// What is unknown.
+        /// The field with the unknown value.
         what: &'static str,
         /// Its code.
         code: u16,
     },
-    /// A field holds what it may not.
+    /// A field has an invalid value.
     #[error("a {0} that may not be")]
     Value(&'static str),
     /// More of something than is allowed.

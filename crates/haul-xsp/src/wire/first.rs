@@ -19,7 +19,7 @@ pub struct First {
     pub credit: u64,
     /// Where to.
     pub to: Endpoint,
-    /// What its application says about it.
+    /// Metadata of its application.
     pub metadata: Metadata,
 }
 
@@ -40,7 +40,7 @@ impl First {
     }
 }
 
-/// What is said of a connection that is wanted.
+/// The request for a connection.
 pub(super) fn emit_wish(
     out: &mut Writer,
     conn: ConnId,
@@ -51,12 +51,12 @@ pub(super) fn emit_wish(
     out.u32(conn.0).u32(0).u64(credit);
     to.emit(out);
     if *metadata != Metadata::default() {
-        // Who does not know it shows nothing.
+        // A peer that does not know the block shows nothing.
         out.tlv(TLV_METADATA, |out| metadata.emit(out));
     }
 }
 
-/// The same, behind its number: credit, where to, and what its application says about it.
+/// The same after its number: credit, destination, and metadata.
 pub(super) fn parse_wish(r: &mut Reader<'_>) -> Result<(u64, Endpoint, Metadata), ParseError> {
     let (_zero, credit) = (r.u32()?, r.u64()?);
     let (mut to, mut metadata) = (None, Metadata::default());

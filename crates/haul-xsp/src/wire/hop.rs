@@ -18,7 +18,7 @@ pub(super) const TLV_HOP: u16 = 1;
 pub(super) const TLV_PROTO: u16 = 2;
 pub(super) const TLV_ENDPOINT: u16 = 5;
 
-/// What moves the bytes of a segment.
+/// The data-channel protocol of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u16)]
 pub enum Proto {
@@ -70,7 +70,7 @@ impl Proto {
 
 macro_rules! params {
     ($($name:ident: $ty:ident = $code:literal, $text:literal;)*) => {
-        /// Parameters of a protocol. What is absent is left to the other end.
+        /// Parameters of a protocol. An absent one is left to the other end.
         #[derive(Debug, Clone, PartialEq, Eq, Default)]
         pub struct Params {
             $(#[doc = $text] pub $name: Option<$ty>,)*
@@ -126,11 +126,11 @@ params! {
     sec: u8 = 0x2c, "Protection: 0 none, 1 integrity, 2 secrecy.";
     qpn: u32 = 0x2d, "Queue pair number.";
     epoch: u32 = 0x2e, "Generation of the channel.";
-    push: u8 = 0x2f, "Who moves bytes: 0 or nothing the consumer by reading, 1 the producer by writing.";
+    push: u8 = 0x37, "Who moves bytes: 0 or nothing the consumer by reading, 1 the producer by writing.";
 }
 
 impl Params {
-    /// Who moves the bytes.
+    /// Which end moves the bytes.
     #[must_use]
     pub fn mode(&self) -> Mode {
         match self.push {
@@ -139,8 +139,8 @@ impl Params {
         }
     }
 
-    /// What both ends can do (part B2): the lesser of numbers, the stricter of checks, and this
-    /// end's congestion control where it has one, for it is the receiver of the offer.
+    /// Combines the parameters of both ends (part B2): the lesser of numbers, the stricter of
+    /// checks, and this end's congestion control if it has one, as the receiver of the offer.
     #[must_use]
     pub fn agree(&self, offer: &Self) -> Self {
         fn least<T: Ord>(mine: Option<T>, theirs: Option<T>) -> Option<T> {
@@ -302,7 +302,7 @@ impl Endpoint {
     }
 }
 
-/// What a hop is.
+/// The kind of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct HopFlags {
     /// A gateway, which goes on to the next hop.
@@ -313,16 +313,16 @@ pub struct HopFlags {
     pub last: bool,
 }
 
-/// A stop of the session, and what may be used on the segment that leads to it.
+/// A hop of the session, and the protocols of the segment to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// Depth of version 1's tree in pre-order; a list counts 0, 1, 2…
     pub depth: u8,
-    /// What it is.
+    /// Its kind.
     pub flags: HopFlags,
     /// Where it is.
     pub endpoint: Endpoint,
-    /// What the segment to it may use; nothing leaves the choice to the hop.
+    /// Protocols for the segment to it; an empty list leaves the choice to the hop.
     pub offers: Vec<ProtoOffer>,
 }
 

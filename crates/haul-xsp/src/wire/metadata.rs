@@ -1,5 +1,5 @@
-//! What applications declare about a session or a connection, for the gateways on the way and those
-//! who look after them: a few pairs of texts, which Longhaul shows and does nothing else with.
+//! Metadata that applications declare about a session or a connection, for the gateways on the path
+//! and their operators: a few pairs of texts, which Longhaul only displays.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,13 @@ pub const METADATA_PAIRS_MAX: usize = 16;
 pub const METADATA_KEY_MAX: usize = 64;
 /// Most bytes of a value.
 pub const METADATA_VALUE_MAX: usize = 256;
+/// Keys with this prefix are the gateways' own: applications cannot set them.
+pub const METADATA_RESERVED: &str = "haul.";
 
 /// Pairs of key and value within the bounds.
 ///
-/// From a peer that exceeds them nothing is taken, and [`Self::is_dropped`] says so: a description
-/// is no reason to end what it describes.
+/// If a peer exceeds them, all its pairs are ignored and [`Self::is_dropped`] is set: metadata is
+/// no reason to end a session.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// At most [`METADATA_PAIRS_MAX`]; none with `is_dropped`.
@@ -29,7 +31,7 @@ pub struct Metadata {
 pub enum MetadataError {
     /// There is no `=`.
     NoPair,
-    /// A key of nothing, of too much, or of what it may not have.
+    /// A key that is empty, too long, or has invalid characters.
     Key,
     /// Too long a value.
     Value,
@@ -39,6 +41,8 @@ pub enum MetadataError {
     Twice,
     /// One pair more than may be.
     TooMany,
+    /// A key that only gateways set.
+    Reserved,
 }
 
 impl MetadataError {
@@ -52,6 +56,7 @@ impl MetadataError {
             Self::Text => "a value of metadata is UTF-8",
             Self::Twice => "a key of metadata is there twice",
             Self::TooMany => "there are at most 16 pairs of metadata",
+            Self::Reserved => "keys of metadata that begin with 'haul.' are reserved for gateways",
         }
     }
 }
@@ -80,16 +85,57 @@ impl Metadata {
         Ok(())
     }
 
-    /// Takes `KEY=VALUE`, as people write it. A value may have `=` in it.
+    /// Inserts a pair of an application or of a configuration.
     ///
     /// # Errors
-    /// As [`Self::insert`], or it is not that.
+    /// As [`Self::insert`], or the key is reserved for gateways ([`METADATA_RESERVED`]).
+    pub fn insert_of_user(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
+        if key.starts_with(METADATA_RESERVED) {
+            return Err(MetadataError::Reserved);
+        }
+        self.insert(key, value)
+    }
+
+    /// Sets a pair of a gateway. It replaces a pair with this key; if it does not fit, it displaces
+    /// the last other pair.
+    ///
+    /// # Errors
+    /// The key or the value exceeds its bounds.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), MetadataError> {
+        self.pairs.remove(key);
+        let dropped = match self.pairs.len() {
+            METADATA_PAIRS_MAX.. => self.pairs.pop_last(),
+            _ => None,
+        };
+        let inserted = self.insert(key, value);
+        if inserted.is_err() {
+            self.pairs.extend(dropped);
+        }
+        inserted
+    }
+
+    /// Returns the value of a key.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&str> {
+        self.pairs.get(key).map(String::as_str)
+    }
+
+    /// Returns the pairs that applications and operators have set, without those of gateways.
+    pub fn pairs_of_users(&self) -> impl Iterator<Item = (&String, &String)> {
+        let pairs = self.pairs.iter();
+        pairs.filter(|(key, _)| !key.starts_with(METADATA_RESERVED))
+    }
+
+    /// Inserts `KEY=VALUE` of an application. The value may contain `=`.
+    ///
+    /// # Errors
+    /// As [`Self::insert_of_user`], or it is no such pair.
     pub fn insert_pair(&mut self, pair: &[u8]) -> Result<(), MetadataError> {
         let equals = pair.iter().position(|octet| *octet == b'=');
         let (key, value) = pair.split_at(equals.ok_or(MetadataError::NoPair)?);
         let key = std::str::from_utf8(key).map_err(|_| MetadataError::Key)?;
         let value = std::str::from_utf8(&value[1..]).map_err(|_| MetadataError::Text)?;
-        self.insert(key, value)
+        self.insert_of_user(key, value)
     }
 
     /// The pairs, in the order of their keys.
@@ -104,13 +150,13 @@ impl Metadata {
         self.pairs.is_empty()
     }
 
-    /// The peer has said something beyond the bounds, of which nothing was taken.
+    /// Whether the peer's metadata exceeded the bounds and was ignored.
     #[must_use]
     pub const fn is_dropped(&self) -> bool {
         self.is_dropped
     }
 
-    /// What a peer that has exceeded a bound counts as having said.
+    /// The metadata recorded for a peer that has exceeded a bound.
     pub(crate) const fn dropped() -> Self {
         Self {
             pairs: BTreeMap::new(),
@@ -129,7 +175,7 @@ impl Metadata {
         pairs.map(|(key, value)| key.len() + value.len()).sum()
     }
 
-    /// `key octets (8) | value octets (16) | key | value`, for each. What was dropped is nothing.
+    /// `key octets (8) | value octets (16) | key | value`, for each. Dropped metadata is empty.
     pub(super) fn emit(&self, out: &mut Writer) {
         for (key, value) in &self.pairs {
             out.u8(u8::try_from(key.len()).unwrap_or(0));
@@ -138,7 +184,7 @@ impl Metadata {
         }
     }
 
-    /// Never fails: what is not within the bounds is dropped, as is an element without a pair.
+    /// Never fails: pairs beyond the bounds are dropped, as is an element without a pair.
     pub(super) fn parse(value: &mut Reader<'_>) -> Self {
         Self::parse_pairs(value)
             .filter(|found| !found.is_empty())
@@ -157,7 +203,7 @@ impl Metadata {
         Some(found)
     }
 
-    /// What APP_DATA has of a session's.
+    /// A session's metadata in APP_DATA.
     pub(crate) fn to_octets(&self) -> Vec<u8> {
         let mut out = Writer::default();
         self.emit(&mut out);
@@ -223,7 +269,27 @@ mod tests {
     }
 
     #[test]
-    fn of_octets_that_exceed_a_bound_nothing_is_taken() {
+    fn applications_cannot_set_what_gateways_set() {
+        let mut made = Metadata::default();
+        let forged = made.insert_pair(b"haul.client=192.0.2.1:1");
+        assert_eq!(forged, Err(MetadataError::Reserved));
+        for index in 0..METADATA_PAIRS_MAX {
+            made.insert_of_user(&format!("x{index:02}"), "").unwrap();
+        }
+        made.set("haul.client", "192.0.2.1:1").unwrap();
+        assert_eq!(made.len(), METADATA_PAIRS_MAX);
+        assert_eq!(made.get("haul.client"), Some("192.0.2.1:1"));
+        assert_eq!(made.get("x15"), None, "the last pair gave way");
+        made.set("haul.client", "192.0.2.2:2").unwrap();
+        assert_eq!(made.get("haul.client"), Some("192.0.2.2:2"));
+        let long = "v".repeat(METADATA_VALUE_MAX + 1);
+        assert_eq!(made.set("haul.gateway", &long), Err(MetadataError::Value));
+        assert_eq!(made.pairs_of_users().count(), METADATA_PAIRS_MAX - 1);
+        assert_eq!(Metadata::from_octets(&made.to_octets()), made);
+    }
+
+    #[test]
+    fn metadata_beyond_a_bound_is_ignored() {
         assert!(dropped(b""), "no pair");
         assert!(dropped(b"\x01\0"), "too short");
         assert!(dropped(b"\x02\0\0a"), "too short a key");

@@ -22,7 +22,8 @@ pub use error::ParseError;
 pub use first::{FIRSTS_MAX, First};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
 pub use metadata::{
-    METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_VALUE_MAX, Metadata, MetadataError,
+    METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_RESERVED, METADATA_VALUE_MAX, Metadata,
+    MetadataError,
 };
 pub use pdu::{ChanParams, Claim, ConnState, Pdu, SessAck, SessOpen, TEXT_MAX, TICKET_LEN};
 pub use slab::{INLINE_MAX, Key, RECORDS_MAX, Record, SlabAck, SlabAnnounce, SlabStatus};
@@ -44,7 +45,7 @@ pub const FLAG_RESP: u8 = 0x80;
 /// Flag of a PDU whose channel is the CRC32C of the PDU with zeros there.
 pub const FLAG_CHECK: u8 = 0x40;
 
-/// Which version a peer speaks, by its first byte. Versions 0 and 1 are for [`crate::v1`].
+/// The version of a peer, by its first byte. Versions 0 and 1 are for [`crate::v1`].
 #[must_use]
 pub const fn detect(first: u8) -> Option<u8> {
     match first {

@@ -13,7 +13,7 @@ use crate::{ChanId, ConnId, SessionId, SlabSeq};
 pub const TEXT_MAX: usize = 1_024;
 /// Bytes of a ticket.
 pub const TICKET_LEN: usize = 56;
-/// Connections in one element; more are told in several.
+/// Most connections in one element; more take several.
 const CONNS_PER_TLV: usize = 2_048;
 /// Most rules of a request for a path.
 const RULES_MAX: usize = 64;
@@ -31,7 +31,7 @@ const TLV_FIRST: u16 = 0x35;
 const TLV_COUNTERS: u16 = 0x31;
 const TLV_HOP_INDEX: u16 = 0x32;
 
-/// SESS_OPEN: wants a session over hops.
+/// SESS_OPEN: requests a session over hops.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SessOpen {
     /// Outlives its control connections.
@@ -50,16 +50,16 @@ pub struct SessOpen {
     pub hops: Vec<Hop>,
     /// Of a session that was open before and whose way has changed.
     pub ticket: Option<[u8; TICKET_LEN]>,
-    /// With a ticket: what of each connection has been delivered at the asker's end.
+    /// With a ticket: the delivered offset of each connection at the requester's end.
     pub conns: Vec<ConnState>,
     /// With a ticket: which of its owner's claims to the session this is.
     pub claim: Claim,
-    /// Without one: connections that are wanted as soon as the session is open, each segment's own.
+    /// Without one: connections requested for as soon as the session is open, separate for each
+    /// segment.
     pub firsts: Vec<First>,
 }
 
-/// Counts how often the owner of a session has asked for it, so that what the network has held back
-/// is told from what is new.
+/// Counts the owner's requests for a session, to distinguish delayed requests from new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Claim {
     /// Openings of the session on a new way; 0 is the first.
@@ -83,11 +83,11 @@ pub struct SessAck {
     pub keepalive_ms: u32,
     /// How long it outlives a control connection, s.
     pub lifetime_s: u64,
-    /// What each segment uses, nearest first.
+    /// The protocol of each segment, nearest first.
     pub segments: Vec<ProtoOffer>,
     /// Proves the session's owner later; the terminus's.
     pub ticket: Option<[u8; TICKET_LEN]>,
-    /// With `resumed`: what of each connection has been delivered at the terminus.
+    /// With `resumed`: the delivered offset of each connection at the terminus.
     pub conns: Vec<ConnState>,
 }
 
@@ -102,24 +102,24 @@ pub struct ConnState {
     pub finished: bool,
 }
 
-/// What a data channel is to be.
+/// The parameters of a data channel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ChanParams {
     /// Which.
     pub chan: ChanId,
-    /// What it speaks.
+    /// Its protocol.
     pub proto: Proto,
-    /// Who connects: 0 the asker, 1 the asked, 2 both.
+    /// The end that connects: 0 the requester, 1 the responder, 2 both.
     pub role: u16,
     /// Its parameters.
     pub params: Params,
     /// Where to connect to.
     pub endpoints: Vec<Endpoint>,
-    /// What the connection must begin with.
+    /// The bytes that the connection must begin with.
     pub cookie: Option<[u8; 16]>,
 }
 
-/// What a control connection carries.
+/// A PDU of a control connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[expect(
     missing_docs,
@@ -133,7 +133,7 @@ pub enum Pdu {
         hop_index: u16,
         text: String,
     },
-    /// `abort` does not wait for what is in flight.
+    /// `abort` does not wait for data in flight.
     SessClose {
         reason: NackStatus,
         abort: bool,
@@ -672,7 +672,7 @@ fn emit_open(out: &mut Writer, open: &SessOpen) {
     }
     emit_conns(out, &open.conns);
     for first in open.firsts.iter().take(FIRSTS_MAX) {
-        // Who does not know it is asked again.
+        // A peer that does not know it receives the request again.
         out.tlv(TLV_FIRST, |out| first.emit(out));
     }
 }

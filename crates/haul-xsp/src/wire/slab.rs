@@ -6,8 +6,7 @@ use crate::{ConnId, SlabSeq};
 
 /// Most records of a slab.
 pub const RECORDS_MAX: usize = 4_096;
-/// Most bytes of a slab that has them in its announcement: what a TCP sends at once that has been
-/// idle.
+/// Most inline bytes of a slab: as many as an idle TCP connection sends at once.
 pub const INLINE_MAX: usize = 14 << 10;
 /// Most answers about slabs out of order in one PDU.
 const SELECTIVE_MAX: usize = 1_024;
@@ -20,7 +19,7 @@ const SLAB_LAST: u16 = 1;
 const SLAB_PUSH: u16 = 2;
 const SLAB_INLINE: u16 = 4;
 
-/// What opens memory to the peer: a steering tag, and the tagged offset at which a range begins.
+/// The key to memory for the peer: a steering tag, and the tagged offset at which a range begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Key {
     /// Steering tag.
@@ -36,7 +35,7 @@ pub struct Record {
     pub conn: ConnId,
     /// Where in the connection's stream the range begins, bytes.
     pub offset: u64,
-    /// Bytes; 0 if only the end of the stream is told.
+    /// Bytes; 0 if only the end of the stream is announced.
     pub len: u32,
     /// CRC32C over the range.
     pub crc: Option<u32>,
@@ -110,8 +109,8 @@ impl Record {
     }
 }
 
-/// A slab that is ready; also, with `grant`, memory that may be written, and in SLAB_PUSHED what
-/// was written.
+/// A slab that is ready; also, with `grant`, memory that may be written, and in SLAB_PUSHED the
+/// written ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlabAnnounce {
     /// Its number.
@@ -122,7 +121,7 @@ pub struct SlabAnnounce {
     pub grant: bool,
     /// The producer's clock, µs.
     pub t_us: u64,
-    /// What is in it, at most [`RECORDS_MAX`].
+    /// Its content, at most [`RECORDS_MAX`] records.
     pub records: Vec<Record>,
     /// The bytes of all records, one behind the other, at most [`INLINE_MAX`]: they need not be
     /// read. Empty: they are to be.
@@ -179,7 +178,7 @@ impl SlabAnnounce {
     }
 }
 
-/// What became of a slab out of order.
+/// The outcome of a slab that is reported out of order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SlabStatus {
     /// It is placed.
@@ -188,7 +187,7 @@ pub enum SlabStatus {
     Revoked,
 }
 
-/// What is free again, and how much more may be announced.
+/// Released slabs, and further credit for announcements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlabAck {
     /// All slabs before this one are done with.

@@ -134,7 +134,7 @@ fn breach(breach: Breach) -> Error {
     Error::PeerMisbehaved(Misbehaviour::Slab(breach))
 }
 
-/// What is sent, the last of which breaks a rule.
+/// The PDUs to send, the last of which breaks a rule.
 fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
     let fin = Record {
         fin: true,
@@ -262,7 +262,7 @@ fn slabs_that_break_a_rule_are_refused_by_name() {
 }
 
 #[test]
-fn octets_that_come_along_are_placed_once_and_only_as_many_as_are_announced() {
+fn inline_bytes_are_placed_once_and_only_as_many_as_are_announced() {
     let mut victim = Victim::open();
     let announce = inline(0, vec![record(0, 5), record(5, 3)]);
     victim.send(&Pdu::SlabAnnounce(announce.clone())).unwrap();
@@ -347,7 +347,7 @@ fn pdus_out_of_turn_or_out_of_order_end_the_session() {
 }
 
 #[test]
-fn lengths_are_believed_only_within_the_limit() {
+fn lengths_are_accepted_only_within_the_limit() {
     let limited = SessionConfig {
         max_ctrl: 1_000,
         ..config()
@@ -418,7 +418,7 @@ fn more_connections_and_channels_than_agreed_are_refused_and_harmless() {
     assert_eq!(victim.session.state(), State::Open);
 }
 
-/// Two ends, joined until neither has anything to say.
+/// Joins two ends until neither has a message left.
 fn join(near: &mut Session, far: &mut Session) -> Result<(), Error> {
     loop {
         let (out, back) = (near.poll_transmit(NOW), far.poll_transmit(NOW));
@@ -477,7 +477,7 @@ fn a_key_is_proved_and_nothing_else_will_do() {
 
 #[test]
 fn a_proof_is_good_for_one_conversation_only() {
-    // The opener's bytes, heard once and played to a fresh acceptor, whose nonce differs.
+    // The opener's bytes, recorded and replayed to a fresh acceptor, whose nonce differs.
     let mut near =
         Session::open(keyed("a", b"k", 0), NOW, SESSION, open(1, false), [1; 32]).unwrap();
     let mut far = Session::accept(keyed("a", b"k", 0), NOW, [2; 32]).unwrap();
@@ -574,7 +574,7 @@ fn new_rules_of_a_directory_are_for_what_comes_and_leave_what_is_there() {
 }
 
 #[test]
-fn random_octets_never_panic_and_what_parses_is_written_and_read_again_alike() {
+fn random_bytes_never_panic_and_parsed_ones_round_trip() {
     let mut random = Random::new(11);
     let mut parsed = 0;
     for _ in 0..60_000 {

@@ -1,5 +1,5 @@
-//! Who a session belongs to when its owner has asked for it more than once: the newest claim,
-//! whatever the network held back.
+//! A session requested more than once by its owner belongs to the newest claim, however long the
+//! network delays older ones.
 
 #![expect(
     clippy::unwrap_used,
@@ -39,7 +39,7 @@ fn config() -> SessionConfig {
     }
 }
 
-/// A control connection that has come in, on which this has been said.
+/// An incoming control connection, and the PDUs received on it.
 fn heard(pdu: Pdu) -> Session {
     let mut session = Session::accept(config(), NOW, [3; 32]).unwrap();
     let methods = vec![AuthMethod::Anonymous];
@@ -86,7 +86,7 @@ fn come_anew(session: &mut Session, way: u32) -> Result<(), Misuse> {
 }
 
 #[test]
-fn a_resumption_that_the_network_held_back_disturbs_nobody() {
+fn a_delayed_resumption_has_no_effect() {
     let mut session = terminus();
     resume(&mut session, 0, 2).unwrap();
     for turn in [0, 1, 2] {
@@ -97,7 +97,7 @@ fn a_resumption_that_the_network_held_back_disturbs_nobody() {
 }
 
 #[test]
-fn a_session_that_nobody_has_accepted_is_not_resumed() {
+fn a_session_that_is_not_accepted_is_not_resumed() {
     let mut session = heard(Pdu::SessOpen(opening(1, 1)));
     assert_eq!(session.state(), State::Opening);
     assert_eq!(resume(&mut session, 1, 1), Err(Misuse::NotOpen));
@@ -130,7 +130,7 @@ fn a_session_that_both_ends_have_ended_is_over_with_its_control_connection() {
     session
         .handle_input(NOW, &close.emit(SESSION, 0, 3))
         .unwrap();
-    // It may be that nothing of what this end says arrives.
+    // Possibly nothing that this end sends arrives.
     session.handle_lost(NOW);
     assert_eq!(session.state(), State::Closed);
     let last = std::iter::from_fn(|| session.poll_event()).last();
@@ -152,7 +152,7 @@ fn a_way_whose_last_segment_has_no_protocol_in_common_leaves_the_session_where_i
     let adopted = session.adopt_anew(NOW, &mut fresh, &open);
     assert_eq!(adopted, Err(Misuse::NoProtocol));
     assert_eq!(session.state(), State::Open);
-    // It can be told so.
+    // The reply can be sent.
     fresh
         .refuse_session(NackStatus::NoProtocol, 0, "no common protocol")
         .unwrap();
@@ -213,7 +213,7 @@ fn a_connection_that_the_opener_no_longer_has_is_lost_unless_it_was_reset_here()
 }
 
 #[test]
-fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
+fn a_reset_on_an_unanswered_way_is_repeated_on_the_next() {
     let conn = ConnId(1);
     let mut session = terminus_with(conn);
     session.producer().reserve(NOW, conn, 30).unwrap();
@@ -239,13 +239,29 @@ fn a_reset_on_a_way_that_nobody_heard_of_is_told_on_the_next() {
 }
 
 #[test]
-fn an_opener_is_nobody_elses_to_take() {
+fn an_opener_cannot_be_adopted() {
     let mut opener = Session::open(config(), NOW, SESSION, open(1, true), [1; 32]).unwrap();
     answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
     opener.handle_lost(NOW);
     assert_eq!(resume(&mut opener, 0, 1), Err(Misuse::NotOpen));
     assert!(!opener.is_superseded_by(&opening(1, 1)));
     assert!(matches!(opener.state(), State::Suspended(_)));
+}
+
+#[test]
+fn a_session_that_is_being_resumed_still_has_its_end() {
+    let mut opener = Session::open(config(), NOW, SESSION, open(1, true), [1; 32]).unwrap();
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
+    assert_eq!(opener.suspended_until(), None);
+    opener.handle_lost(NOW);
+    let until = opener.suspended_until();
+    assert!(until.is_some());
+    opener.reattach(NOW).unwrap();
+    assert!(matches!(opener.state(), State::Greeting));
+    assert_eq!(opener.suspended_until(), until);
+    answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(true)));
+    assert!(matches!(opener.state(), State::Open));
+    assert_eq!(opener.suspended_until(), None);
 }
 
 fn accepted(resumed: bool) -> SessAck {
@@ -259,7 +275,7 @@ fn accepted(resumed: bool) -> SessAck {
     }
 }
 
-/// What the peer says, after its choice of a method where that comes first.
+/// Returns the peer's reply, after its choice of a method if that comes first.
 fn answer(opener: &mut Session, seq: &mut u32, pdu: &Pdu) {
     let methods = vec![AuthMethod::Anonymous];
     let greeting = (*seq == 0).then_some(Pdu::AuthType { methods });
@@ -271,7 +287,7 @@ fn answer(opener: &mut Session, seq: &mut u32, pdu: &Pdu) {
     }
 }
 
-/// What the opener asks for.
+/// The opener's request.
 fn asks(opener: &mut Session) -> Claim {
     let said = std::iter::from_fn(|| opener.poll_transmit(NOW));
     let asked = said.filter_map(|octets| {
@@ -363,7 +379,7 @@ fn a_session_without_acknowledgement_from_end_to_end_cannot_go_another_way() {
 }
 
 #[test]
-fn an_opener_that_is_put_off_is_told_why_and_may_try_again() {
+fn a_postponed_opener_gets_the_reason_and_may_retry() {
     let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
     answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
     opener.handle_lost(NOW);
@@ -405,7 +421,7 @@ fn another_way_that_may_not_be_gone_ends_no_session() {
         let is_there = matches!(opener.state(), State::Suspended(_));
         assert_eq!(is_there, elsewhere, "{status:?}");
     }
-    // Nor one where nobody proves who it is.
+    // Nor one without authentication.
     let mut opener = Session::open(config(), NOW, SESSION, open(2, true), [1; 32]).unwrap();
     answer(&mut opener, &mut 0, &Pdu::SessAck(accepted(false)));
     opener.handle_lost(NOW);
@@ -453,7 +469,7 @@ fn a_gateway_leaves_out_a_hop_that_refuses_and_goes_to_the_next() {
 }
 
 #[test]
-fn a_gateway_gives_up_an_older_way_without_a_word_to_the_ends() {
+fn a_gateway_drops_an_older_way_silently() {
     let near = heard(Pdu::SessOpen(opening(2, 1)));
     let next = SessOpen {
         hop_index: 1,

@@ -74,7 +74,7 @@ fn a_session_that_is_to_end_while_it_is_suspended_ends_when_what_there_is_has_fi
         };
         assert_eq!(end.state(), State::Draining);
         assert_eq!(end.open_conn(endpoint("more", 80)), Err(Misuse::NotOpen));
-        // What is left may need one.
+        // The remaining data may need one.
         end.open_chan(tcp_chan()).unwrap();
         assert_ends(chain, conn);
     }

@@ -44,7 +44,7 @@ struct Path {
     stag: u32,
     waiting: u64,
     delivered: u64,
-    /// What the consumer hears of the path once the session is open: a rate, and a burst.
+    /// The path's limits that the consumer receives once the session is open: a rate, and a burst.
     limit: Option<(u64, u64)>,
     /// Bytes of the longest read or write, and the most that a write may have.
     longest: u64,
@@ -285,7 +285,7 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
                 "{mode:?}, {regions} regions of {ring} octets in all: {whole} %"
             );
             assert!(
-                third <= 85,
+                third <= 90,
                 "{mode:?}, {regions} regions of {} octets in all: {third} %",
                 ring / 3
             );
@@ -294,7 +294,7 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
 }
 
 #[test]
-fn three_regions_of_the_round_trips_octets_are_enough_although_what_is_pulled_is_there_for_two() {
+fn three_regions_of_one_rtt_are_enough_although_pulled_data_occupies_memory_for_two() {
     // Paper §IV.B: one is filled, one announced, one read. `BDP * N / (N - 2)` is three times what
     // is in flight.
     let ring = ring_bytes(RATE_BPS, RTT_NS, 3, Mode::Push);

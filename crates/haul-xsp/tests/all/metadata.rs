@@ -1,5 +1,4 @@
-//! What applications say about sessions and connections reaches every hop, before any byte, and
-//! again after a loss.
+//! Metadata of sessions and connections reaches every hop before any byte, and again after a loss.
 
 use crate::common;
 
@@ -19,7 +18,7 @@ fn metadata(pairs: &[&str]) -> Metadata {
     made
 }
 
-/// What the terminus has heard of connections, and of the session.
+/// The metadata at the terminus, of connections and of the session.
 fn heard(chain: &Chain) -> (Vec<Metadata>, Vec<Metadata>) {
     let (mut conns, mut session) = (Vec::new(), Vec::new());
     for event in &chain.last_heard {
@@ -64,14 +63,14 @@ fn what_was_lost_with_a_control_connection_is_said_again() {
     let to = endpoint("server", 80);
     let conn = chain.opener.open_conn_with(to, said.clone()).unwrap();
     chain.opener.set_metadata(about.clone());
-    // Nobody has heard it.
+    // It has reached no hop.
     while chain.opener.poll_transmit(NOW).is_some() {}
     chain.lose(0);
     chain.resume(0);
     assert_eq!(heard(&chain), (vec![said], vec![about.clone()]));
     chain.last.accept_conn(conn).unwrap();
     chain.pump();
-    // A gateway says it on when its next hop is there again.
+    // A gateway passes it on when its next hop is back.
     chain.last_heard.clear();
     chain.lose(2);
     chain.pump();
@@ -119,7 +118,7 @@ fn what_is_asked_for_along_with_the_session_has_its_metadata() {
     assert!(events.ends_with(&firsts), "{events:?}");
 }
 
-/// As a peer's that exceeds a bound: the element says that a value is longer than it is.
+/// As a peer's that exceeds a bound: the element states a longer value than it has.
 fn forged(conn: u32) -> Vec<u8> {
     let pdu = Pdu::ConnOpen {
         conn: ConnId(conn),
@@ -143,7 +142,7 @@ fn what_exceeds_a_bound_is_dropped_and_its_connection_is_not() {
     assert!(said.is_dropped() && said.is_empty());
     let again = parsed.emit(SessionId([7; 16]), 0, 1);
     assert_eq!(Pdu::parse(20, &again[HEADER_LEN..]), Ok(parsed.clone()));
-    // Through a gateway, which says nothing of it on.
+    // Through a gateway, which does not pass it on.
     let mut chain = Chain::opened(open(2, true));
     let to = endpoint("server", 80);
     let conn = chain.opener.open_conn_with(to, said.clone()).unwrap();
@@ -169,7 +168,7 @@ fn of_more_than_is_kept_no_more_is_kept_until_connections_are_gone() {
     }
     let mut chain = Chain::opened(open(1, true));
     // Each pair takes 128 bytes beside its own.
-    let fit = (1 << 20) / (METADATA_PAIRS_MAX * (128 + 64 + METADATA_VALUE_MAX));
+    let fit = (4 << 20) / (METADATA_PAIRS_MAX * (128 + 64 + METADATA_VALUE_MAX));
     let ask = |chain: &mut Chain| {
         let to = endpoint("server", 80);
         let conn = chain.opener.open_conn_with(to, most.clone()).unwrap();

@@ -1,5 +1,5 @@
-//! How many round trips it takes to open a session, and that what is said early is good for nothing
-//! without its proof.
+//! The RTTs that opening a session takes, and that early requests have no effect without their
+//! proof.
 
 #![expect(
     clippy::unwrap_used,
@@ -45,7 +45,7 @@ fn pair(opener: SessionConfig, acceptor: SessionConfig) -> [Session; 2] {
     ]
 }
 
-/// Everything that one end has to say at this moment, to the other.
+/// Delivers all pending messages of one end to the other.
 fn carry(from: &mut Session, to: &mut Session) -> Result<Vec<Pdu>, Error> {
     carry_changed(from, to, |pdu| pdu)
 }
@@ -153,7 +153,7 @@ fn connections_are_asked_for_along_with_the_session() {
         assert_eq!(asked, conns);
         acceptor.accept_conn(conns[0]).unwrap();
         acceptor.refuse_conn(conns[1], 5).unwrap();
-        // What the server says first may come with the answer.
+        // The server's first bytes may come with the answer.
         write(&mut acceptor, conns[0], 100);
         carry(&mut acceptor, &mut opener).unwrap();
         assert!(matches!(
@@ -203,7 +203,7 @@ fn a_peer_that_passes_over_what_was_asked_for_along_is_asked_again() {
 }
 
 #[test]
-fn a_session_that_is_refused_is_all_that_is_heard_of_its_connections() {
+fn a_refused_session_reports_nothing_about_its_connections() {
     let ([mut opener, mut acceptor], conns) = eager(&[AuthMethod::Anonymous]);
     carry(&mut opener, &mut acceptor).unwrap();
     acceptor
@@ -355,7 +355,7 @@ fn an_answer_without_a_proof_opens_nothing() {
 }
 
 #[test]
-fn a_ticket_is_told_to_nobody_who_has_not_proved_who_they_are() {
+fn a_ticket_is_sent_only_to_an_authenticated_peer() {
     let config = |methods: &[AuthMethod]| config(methods, Some(b"secret"));
     for method in [AuthMethod::SharedKey, AuthMethod::Anonymous] {
         let mut way = open(1, true);

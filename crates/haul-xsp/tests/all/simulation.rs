@@ -1,6 +1,6 @@
 //! Chains of hosts on virtual time, from seeds: whatever the timing, whatever breaks, each
 //! connection's streams arrive exactly, in order, with half close and reset where they belong; and
-//! nobody holds memory in the end.
+//! no memory is held in the end.
 //!
 //! `HAUL_SEED` repeats one seed, `HAUL_SIM_SEEDS` says how many.
 #![expect(clippy::cast_possible_truncation, reason = "small numbers from a seed")]
@@ -81,7 +81,7 @@ fn seeds() -> Vec<u64> {
     )
 }
 
-fn option(name: &str) -> Option<u64> {
+pub(crate) fn option(name: &str) -> Option<u64> {
     #[expect(
         clippy::disallowed_methods,
         reason = "which seeds to run is the tester's choice"

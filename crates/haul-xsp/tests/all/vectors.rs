@@ -1,5 +1,5 @@
-//! Bytes of others: an independent encoder of version 2, and the original programs' of versions 0
-//! and 1.
+//! Test vectors: from an independent encoder of version 2, and from the original implementation of
+//! versions 0 and 1.
 
 #![expect(
     clippy::unwrap_used,
@@ -235,7 +235,7 @@ fn pings_have_version_0_and_versions_are_told_apart() {
 
 #[test]
 fn counts_that_lie_are_refused() {
-    // The original's reader walks as far as the count says.
+    // The original reads as many entries as the count states.
     let mut slab = octets(include_str!("../data/v1.txt"), "v1 SLAB_INFO");
     slab[v1::HEADER_LEN + v1::BLOCK_HEADER_LEN + 11] = 200;
     assert_eq!(

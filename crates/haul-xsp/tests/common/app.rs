@@ -67,7 +67,8 @@ impl App {
     }
 }
 
-/// What one end read is what the other wrote: exactly, in order, with its end at the right place.
+/// Checks that one end read exactly what the other wrote, in order, with the end at the right
+/// place.
 pub fn judge(seed: u64, near: &App, far: &App) {
     for (a, b) in [(near, far), (far, near)] {
         for (conn, writer) in &a.streams {

@@ -1,5 +1,5 @@
-//! An opener, gateways and a terminus whose control connections take no time, for what is said on
-//! the way.
+//! An opener, gateways and a terminus whose control connections have no delay, to observe the
+//! messages between them.
 
 use haul_xsp::wire::{AuthMethod, HEADER_LEN, Header, Pdu, SessOpen};
 use haul_xsp::{
@@ -35,13 +35,15 @@ pub struct Chain {
     pub opener: Session,
     pub relays: Vec<Relay>,
     pub last: Session,
-    /// What each of them has told its engine.
+    /// Events of each of them.
     pub heard: Vec<Event>,
     pub relayed: Vec<RelayEvent>,
     pub last_heard: Vec<Event>,
     /// PDUs that arrived anywhere.
     pub said: Vec<Pdu>,
     pub now: Time,
+    /// Nothing comes from the terminus any more, and nothing gets there.
+    pub is_silent: bool,
 }
 
 impl Chain {
@@ -58,6 +60,7 @@ impl Chain {
             last_heard: Vec::new(),
             said: Vec::new(),
             now: NOW,
+            is_silent: false,
         };
         for hop in 1..segments {
             chain.pump();
@@ -97,12 +100,13 @@ impl Chain {
         chain
     }
 
-    /// Everything that is to be said at this moment.
+    /// Delivers all pending messages.
     pub fn pump(&mut self) {
         let now = self.now;
         loop {
             let mut moved = 0;
-            for segment in 0..=self.relays.len() {
+            let last = self.relays.len();
+            for segment in 0..=last {
                 let (before, after) = self.relays.split_at_mut(segment);
                 let near = match before.last_mut() {
                     Some(relay) => relay.side(Side::Far),
@@ -112,6 +116,10 @@ impl Chain {
                     Some(relay) => relay.side(Side::Near),
                     None => &mut self.last,
                 };
+                if self.is_silent && segment == last {
+                    while near.poll_transmit(now).is_some() {}
+                    continue;
+                }
                 moved += carry(now, near, far, &mut self.said);
                 moved += carry(now, far, near, &mut self.said);
             }
@@ -195,7 +203,7 @@ impl Chain {
     }
 }
 
-/// Its slabs, of which none has bytes, need no data channel. Who reads sees that streams end.
+/// Its slabs, of which none has bytes, need no data channel. Reading shows the end of streams.
 fn flush(session: &mut Session, now: Time) {
     let producer = session.producer();
     while producer.poll_retired().is_some() {}
@@ -210,7 +218,7 @@ fn carry(now: Time, from: &mut Session, to: &mut Session, said: &mut Vec<Pdu>) -
         let (head, body) = octets.split_first_chunk::<HEADER_LEN>().unwrap();
         said.push(Pdu::parse(Header::parse(head).unwrap().kind, body).unwrap());
         count += 1;
-        // What is wrong with it is told by an event.
+        // An event reports its error.
         let _ = to.handle_input(now, &octets);
     }
     count

@@ -1,5 +1,5 @@
-//! What tests share: numbers from a seed, a chain of hosts on virtual time, applications with an
-//! oracle.
+//! Shared parts of tests: numbers from a seed, a chain of hosts on virtual time, applications with
+//! an oracle.
 #![allow(
     dead_code,
     unreachable_pub,

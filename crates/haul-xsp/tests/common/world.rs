@@ -166,7 +166,7 @@ impl World {
         world.benches = (0..segments * 2).map(|_| world.bench()).collect();
         let mut open = super::open(segments, world.setup.end_to_end);
         for offer in open.hops.iter_mut().flat_map(|hop| &mut hop.offers) {
-            // Whether that is what happens is the other end's to say.
+            // The other end decides the outcome.
             offer.params.push = Some(1);
         }
         let eager = world.random.below(world.apps[0].to_open + 1);
@@ -358,8 +358,8 @@ impl World {
                 self.at(after, Happening::Tick { node });
             }
             Happening::Break { segment } => {
-                // What breaks while it is opened for the first time is refused: another test's
-                // matter.
+                // A session that breaks during its first opening is refused: another test covers
+                // that.
                 if self.was_open() {
                     self.lose(segment);
                 }
@@ -454,8 +454,8 @@ impl World {
             match session.handle_input(now, octets) {
                 Ok(0) if session.state() == State::Closed => return,
                 Ok(taken) => octets = &octets[taken..],
-                // A gateway that loses its opener while it opens says so before it has said who it
-                // is.
+                // A gateway that loses its opener while it opens reports that before it has
+                // authenticated.
                 Err(_) if fresh && self.setup.crashes > 0 => {
                     self.fresh[half / 2] = None;
                     return;
@@ -618,7 +618,7 @@ impl World {
         let is_open = self
             .session(half)
             .is_some_and(|session| session.state() == State::Open);
-        // What a peer is being told must stay true until it has answered.
+        // Progress that is being reported to a peer must stay valid until the peer has answered.
         if self
             .session(half)
             .is_some_and(|session| matches!(session.state(), State::Greeting | State::Opening))
@@ -754,7 +754,7 @@ impl World {
         }
     }
 
-    /// What one end of a segment is to do: invalidate, announce, read, write, check, transmit.
+    /// The tasks of one end of a segment: invalidate, announce, read, write, check, transmit.
     fn drain(&mut self, half: usize) {
         let (now, mode, latency) = (
             self.now,
@@ -800,8 +800,9 @@ impl World {
                 .map(|(_, place)| place)
                 .collect();
             self.complete_crcs(half, seq);
-            // Some hosts do, some do not.
-            if seq.0.is_multiple_of(2) && self.session(half).unwrap().producer().is_inline(seq) {
+            // Some hosts that are read from do, some do not.
+            let may = mode == Mode::Push || seq.0.is_multiple_of(2);
+            if may && self.session(half).unwrap().producer().is_inline(seq) {
                 let filled = places.iter().filter(|place| place.len > 0);
                 let octets = filled.flat_map(|place| self.local(half, *place));
                 let octets = octets.collect();
@@ -919,7 +920,7 @@ impl World {
         }
     }
 
-    /// What a read finds: the key may not be valid any more, and its bounds hold.
+    /// Performs a read: the key may have become invalid, and its bounds are enforced.
     fn remote(&self, half: usize, key: Key, len: u64) -> Option<Vec<u8>> {
         let place = *self.benches[half].stags.get(&key.stag)?;
         assert!(

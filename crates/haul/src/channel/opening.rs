@@ -4,6 +4,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use haul_cc::Remembered;
+use haul_seal::Seal;
+
 use super::setup::{Channel, Kind, Setup};
 use super::{tcp, udt};
 use crate::cancel::Cancel;
@@ -16,6 +19,9 @@ pub(crate) struct Opening {
     /// `None` once finished.
     thread: Option<JoinHandle<Result<Arc<dyn Channel>, Fault>>>,
     cancel: Cancel,
+    sealed: bool,
+    seal: Option<Seal>,
+    remembered: Option<Remembered>,
 }
 
 impl Drop for Opening {
@@ -34,9 +40,10 @@ impl Opening {
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let (setup, server) = (setup.clone(), server.clone());
+        let sealed = setup.sealed.is_some();
         match setup.kind {
             // Needs no cancel: it ends with the control connection's own attempt.
-            Kind::Tcp => Self::spawn(Cancel::default(), move || {
+            Kind::Tcp => Self::spawn(sealed, Cancel::default(), move || {
                 Ok(Arc::new(tcp::TcpChannel::connect(
                     &setup, &server, timeout,
                 )?))
@@ -47,7 +54,7 @@ impl Opening {
                 })?;
                 let connecting = udt::Connecting::begin(&setup, udp, timeout)?;
                 let remote = connecting.remote();
-                Self::spawn(Cancel::by(move || remote.close()), move || {
+                Self::spawn(sealed, Cancel::by(move || remote.close()), move || {
                     Ok(Arc::new(connecting.finish()?))
                 })
             }
@@ -60,21 +67,21 @@ impl Opening {
         acceptors: &Arc<Acceptors>,
         timeout: Duration,
     ) -> Result<Self, Fault> {
-        let setup = setup.clone();
+        let (setup, sealed) = (setup.clone(), setup.sealed.is_some());
         let deadline = Instant::now() + timeout;
         match setup.kind {
             Kind::Tcp => {
                 // Claimed here and not on the thread: the first connection may come at once.
-                let claim = Arc::new(acceptors.tcp.claim(setup.token));
+                let claim = Arc::new(acceptors.tcp.claim(setup.ticket, setup.streams));
                 let claimed = Arc::clone(&claim);
-                Self::spawn(Cancel::by(move || claimed.give_up()), move || {
+                Self::spawn(sealed, Cancel::by(move || claimed.give_up()), move || {
                     Ok(Arc::new(tcp::TcpChannel::accept(&setup, &claim, deadline)?))
                 })
             }
             Kind::Udt => {
                 let claim = Arc::new(acceptors.udt.claim(&setup)?);
                 let claimed = Arc::clone(&claim);
-                Self::spawn(Cancel::by(move || claimed.give_up()), move || {
+                Self::spawn(sealed, Cancel::by(move || claimed.give_up()), move || {
                     Ok(Arc::new(udt::UdtChannel::accept(&claim, deadline)?))
                 })
             }
@@ -83,15 +90,38 @@ impl Opening {
 
     #[cfg(test)]
     pub(crate) fn ready(channel: Arc<dyn Channel>) -> Self {
-        Self::spawn(Cancel::default(), move || Ok(channel)).unwrap()
+        Self::spawn(false, Cancel::default(), move || Ok(channel)).unwrap()
+    }
+
+    /// Gives a sealed channel its secret, which no other channel may have.
+    pub(crate) fn set_seal(&mut self, seal: Seal) {
+        self.seal = Some(seal);
+    }
+
+    /// Has the channel start from what an earlier one found on the path.
+    pub(crate) const fn resume(&mut self, remembered: Remembered) {
+        self.remembered = Some(remembered);
     }
 
     /// Blocks until the channel is open.
     pub(crate) fn finish(mut self) -> Result<Arc<dyn Channel>, Fault> {
         let opened = self.thread.take().map(JoinHandle::join);
-        opened
+        let channel = opened
             .and_then(Result::ok)
-            .unwrap_or_else(|| Err(Fault::new(Code::Other, "opening the channel failed")))
+            .unwrap_or_else(|| Err(Fault::new(Code::Other, "opening the channel failed")))?;
+        match self.seal.take() {
+            Some(seal) if self.sealed => channel.set_seal(seal),
+            None if !self.sealed => {}
+            _ => {
+                return Err(Fault::protocol(
+                    "both ends must seal the channel, or neither",
+                ));
+            }
+        }
+        if let Some(remembered) = self.remembered {
+            channel.resume(remembered);
+        }
+        Ok(channel)
     }
 
     /// Returns the handle that makes opening fail at once instead of at its timeout.
@@ -100,6 +130,7 @@ impl Opening {
     }
 
     fn spawn(
+        sealed: bool,
         cancel: Cancel,
         open: impl FnOnce() -> Result<Arc<dyn Channel>, Fault> + Send + 'static,
     ) -> Result<Self, Fault> {
@@ -108,6 +139,9 @@ impl Opening {
         Ok(Self {
             thread: Some(thread),
             cancel,
+            sealed,
+            seal: None,
+            remembered: None,
         })
     }
 }
@@ -117,4 +151,120 @@ impl Opening {
 pub(crate) struct Acceptors {
     pub(crate) tcp: tcp::Acceptor,
     pub(crate) udt: udt::Acceptor,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{self, IoSlice, Read as _};
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use haul_seal::{Cipher, Secret};
+    use haul_soft::bulk::{Extent, FileRange, Sink, Source};
+
+    use super::*;
+    use crate::channel::Ticket;
+
+    const BYTES: u64 = 3 << 20;
+
+    struct Nines;
+
+    impl Source for Nines {
+        fn wait(&self, _: u64, _: Duration) -> Extent {
+            Extent {
+                end: BYTES,
+                complete: true,
+            }
+        }
+
+        fn read_at(&self, _: u64, buf: &mut [u8]) -> io::Result<()> {
+            buf.fill(9);
+            Ok(())
+        }
+
+        fn file_at(&self, _: u64) -> Option<FileRange<'_>> {
+            None
+        }
+    }
+
+    /// Counts nines.
+    #[derive(Default)]
+    struct Counter(AtomicU64);
+
+    impl Sink for Counter {
+        fn place(&self, _: u64, parts: &[IoSlice<'_>]) -> io::Result<()> {
+            let nines = parts.iter().flat_map(|part| part.iter());
+            let nines = nines.filter(|byte| **byte == 9).count();
+            self.0.fetch_add(nines as u64, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+
+    fn seal() -> Seal {
+        Seal {
+            secret: Secret::new([3; 32]),
+            cipher: Cipher::preferred(),
+        }
+    }
+
+    /// Opens a channel at both ends, each with the secret or without it.
+    fn open(kind: Kind, sealed: [bool; 2]) -> [Result<Arc<dyn Channel>, Fault>; 2] {
+        let setup = Setup {
+            kind,
+            ticket: Ticket::random().unwrap(),
+            streams: 1,
+            rate_bps: None,
+            congestion: None,
+            dead_after: Duration::from_secs(10),
+            sealed: Some(Cipher::preferred()),
+        };
+        let timeout = Duration::from_secs(10);
+        let acceptors = Arc::new(Acceptors::default());
+        let local = ([127, 0, 0, 1], 0).into();
+        let tcp = haul_io::tcp::listen(local).unwrap();
+        let mut udp = udt::listen(local).unwrap();
+        let address = match kind {
+            Kind::Tcp => tcp.local_addr().unwrap(),
+            Kind::Udt => udp.local_addr(),
+        };
+        let mut server = Opening::accept(&setup, &acceptors, timeout).unwrap();
+        let shared = Arc::clone(&acceptors);
+        std::thread::spawn(move || shared.udt.serve(&mut udp));
+        let mut client = Opening::connect(&setup, &Server::At(address), timeout).unwrap();
+        if kind == Kind::Tcp {
+            let mut stream = tcp.accept().unwrap().0;
+            let mut header = [0; 8 + tcp::STREAM_HEADER_REST];
+            stream.read_exact(&mut header).unwrap();
+            let (ticket, index) = tcp::parse_stream_header(*header.last_chunk().unwrap()).unwrap();
+            acceptors
+                .tcp
+                .deliver(ticket, index, stream, Instant::now() + timeout);
+        }
+        for (opening, sealed) in [&mut client, &mut server].into_iter().zip(sealed) {
+            if sealed {
+                opening.set_seal(seal());
+            }
+        }
+        [client.finish(), server.finish()]
+    }
+
+    #[test]
+    fn channels_get_their_secret_after_they_began_to_open() {
+        for kind in [Kind::Tcp, Kind::Udt] {
+            let [client, server] = open(kind, [true; 2]).map(Result::unwrap);
+            let sink = Counter::default();
+            std::thread::scope(|scope| {
+                scope.spawn(|| client.send(&Nines).unwrap());
+                server.receive(&sink).unwrap();
+            });
+            assert_eq!(sink.0.into_inner(), BYTES, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_sealed_channel_without_a_secret_does_not_open() {
+        for kind in [Kind::Tcp, Kind::Udt] {
+            let [client, server] = open(kind, [false, true]);
+            assert!(client.is_err() && server.is_ok());
+        }
+    }
 }

@@ -3,10 +3,13 @@
 use std::io;
 use std::time::Duration;
 
+use haul_cc::Remembered;
+use haul_control::connection::Exported;
+use haul_seal::{Cipher, Seal, Secret};
 use haul_soft::bulk::{Sink, Source};
 
 use crate::fault::{Code, Fault, RESUME, plain};
-use crate::wire::{Causes, OpenChannel};
+use crate::wire::{self, Causes, Message, OpenChannel};
 
 /// An open data channel. Any thread may call its methods.
 pub trait Channel: Send + Sync {
@@ -30,6 +33,14 @@ pub trait Channel: Send + Sync {
 
     /// Returns the counters so far.
     fn stats(&self) -> ChannelStats;
+
+    /// Gives a sealed channel its secret, before `send` or `receive`. One secret MUST serve one
+    /// channel only.
+    fn set_seal(&self, seal: Seal);
+
+    /// Starts from what an earlier channel found on the path, before `send`. Channels that cannot
+    /// use it ignore it.
+    fn resume(&self, _remembered: Remembered) {}
 }
 
 /// Why a channel ended early, by the place where the error arose.
@@ -87,6 +98,8 @@ pub struct ChannelStats {
     pub causes: Option<Causes>,
     /// Smoothed round-trip time, microseconds.
     pub rtt_us: Option<u32>,
+    /// What a later channel may start from.
+    pub shown: Option<Remembered>,
 }
 
 impl ChannelStats {
@@ -139,12 +152,12 @@ pub const RATE_BPS_MIN: u64 = 64_000;
 /// 62 bits that bind data connections to a session: 31 that a UDT handshake carries as its initial
 /// sequence number, 31 as its socket id. TCP streams carry them whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token(u64);
+pub struct Ticket(u64);
 
-impl Token {
+impl Ticket {
     const MASK: u64 = (1 << 62) - 1;
 
-    /// Draws a random token.
+    /// Draws a random ticket.
     ///
     /// # Errors
     /// If the system has no random bytes.
@@ -155,12 +168,12 @@ impl Token {
         Ok(Self(u64::from_ne_bytes(bytes) & Self::MASK))
     }
 
-    /// Takes the token that a peer sent.
-    pub const fn from_wire(token: u64) -> Self {
-        Self(token & Self::MASK)
+    /// Takes the ticket that a peer sent.
+    pub const fn from_wire(ticket: u64) -> Self {
+        Self(ticket & Self::MASK)
     }
 
-    /// Returns the token as the wire carries it.
+    /// Returns the ticket as the wire carries it.
     pub const fn to_wire(self) -> u64 {
         self.0
     }
@@ -172,7 +185,7 @@ pub struct Setup {
     /// Transport.
     pub kind: Kind,
     /// Binds its connections to the session.
-    pub token: Token,
+    pub ticket: Ticket,
     /// Number of parallel streams.
     pub streams: u16,
     /// Declared rate, bits per second: an upper bound for the sender.
@@ -182,20 +195,29 @@ pub struct Setup {
     pub congestion: Option<String>,
     /// Without progress for this long, the channel is lost.
     pub dead_after: Duration,
+    /// Cipher that encrypts and authenticates everything ([`Channel::set_seal`]); `None` leaves the
+    /// channel in clear.
+    pub sealed: Option<Cipher>,
 }
 
 impl Setup {
     pub(crate) fn to_message(&self) -> OpenChannel {
         OpenChannel {
             kind: self.kind.number(),
-            token: self.token.to_wire(),
+            ticket: self.ticket.to_wire(),
             streams: self.streams,
             rate_bps: self.rate_bps,
             congestion: self.congestion.clone(),
+            cipher: self.sealed.map(cipher_number),
         }
     }
 
-    pub(crate) fn from_message(open: &OpenChannel, dead_after: Duration) -> Result<Self, Fault> {
+    /// Takes a client's offer. `agreed` is the cipher that a sealed channel must have.
+    pub(crate) fn from_message(
+        open: &OpenChannel,
+        agreed: Cipher,
+        dead_after: Duration,
+    ) -> Result<Self, Fault> {
         let kind = Kind::from_number(open.kind).ok_or_else(|| {
             Fault::new(
                 Code::Refused,
@@ -209,13 +231,115 @@ impl Setup {
                 open.streams
             )));
         }
+        let sealed = open.cipher.map(cipher_from_number).transpose()?;
+        if sealed.is_some_and(|cipher| cipher != agreed) {
+            let text = "the cipher of the channel is not the one that TLS agreed on";
+            return Err(
+                Fault::new(Code::Refused, text).hint("run the same haul version at both ends")
+            );
+        }
         Ok(Self {
             kind,
-            token: Token::from_wire(open.token),
+            ticket: Ticket::from_wire(open.ticket),
             streams: open.streams,
             rate_bps: open.rate_bps.map(|rate| rate.max(RATE_BPS_MIN)),
             congestion: open.congestion.clone(),
             dead_after,
+            sealed,
         })
+    }
+
+    /// Derives what both ends of a sealed channel hold, by the exporter of the control connection
+    /// (RFC 8446 §7.5). Whoever changes the offer ends with another secret.
+    pub(crate) fn seal(
+        &self,
+        export: impl FnOnce(&str, &[u8]) -> Result<Exported, Fault>,
+    ) -> Result<Option<Seal>, Fault> {
+        const LABEL: &str = "EXPORTER-haul-channel";
+        let Some(cipher) = self.sealed else {
+            return Ok(None);
+        };
+        let mut context = self.ticket.to_wire().to_be_bytes().to_vec();
+        context.push(self.kind.number());
+        context.extend(wire::encode(&Message::OpenChannel(self.to_message()))?);
+        let secret = Secret::new(*export(LABEL, &context)?);
+        Ok(Some(Seal { secret, cipher }))
+    }
+}
+
+const fn cipher_number(cipher: Cipher) -> u8 {
+    match cipher {
+        Cipher::Aes128Gcm => 1,
+        Cipher::ChaCha20Poly1305 => 2,
+    }
+}
+
+fn cipher_from_number(number: u8) -> Result<Cipher, Fault> {
+    match number {
+        1 => Ok(Cipher::Aes128Gcm),
+        2 => Ok(Cipher::ChaCha20Poly1305),
+        _ => {
+            let text = format!("cipher {number} is not known here");
+            Err(Fault::new(Code::Refused, text).hint("update haul at the server"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_bound_to_all_of_the_offer() {
+        let setup = Setup {
+            kind: Kind::Udt,
+            ticket: Ticket::from_wire(7),
+            streams: 1,
+            rate_bps: None,
+            congestion: None,
+            dead_after: Duration::from_secs(1),
+            sealed: Some(Cipher::Aes128Gcm),
+        };
+        let context = |setup: &Setup| {
+            let mut found = Vec::new();
+            let seal = setup.seal(|label, context| {
+                assert_eq!(label, "EXPORTER-haul-channel");
+                found = context.to_vec();
+                Ok(Exported::default())
+            });
+            seal.unwrap().map(|_| found)
+        };
+        let same = context(&setup);
+        assert!(same.is_some());
+        // The server has what the client sent.
+        let sent = setup.to_message();
+        let take =
+            |sent: &OpenChannel, agreed| Setup::from_message(sent, agreed, Duration::from_secs(9));
+        let taken = take(&sent, Cipher::Aes128Gcm).unwrap();
+        assert_eq!(context(&taken), same);
+        let changed = |change: fn(&mut Setup)| {
+            let mut setup = setup.clone();
+            change(&mut setup);
+            context(&setup)
+        };
+        for other in [
+            changed(|setup| setup.kind = Kind::Tcp),
+            changed(|setup| setup.ticket = Ticket::from_wire(8)),
+            changed(|setup| setup.streams = 2),
+            changed(|setup| setup.rate_bps = Some(1 << 30)),
+            changed(|setup| setup.congestion = Some("cubic".into())),
+            changed(|setup| setup.sealed = Some(Cipher::ChaCha20Poly1305)),
+            changed(|setup| setup.sealed = None),
+        ] {
+            assert_ne!(other, same);
+        }
+        let refused = take(&sent, Cipher::ChaCha20Poly1305);
+        assert_eq!(refused.unwrap_err().code, Code::Refused);
+        let unknown = OpenChannel {
+            cipher: Some(3),
+            ..sent
+        };
+        let refused = take(&unknown, Cipher::Aes128Gcm);
+        assert_eq!(refused.unwrap_err().code, Code::Refused);
     }
 }

@@ -5,7 +5,8 @@
 //! both, all big-endian) and its payload. The sender hands files to the kernel (`sendfile`); the
 //! receiver reads into one buffer per stream and writes at the place (measured on loopback:
 //! `splice` through a pipe costs a fifth less processor time than this with 1 MiB reads, not enough
-//! to have a second way of placing bytes).
+//! to have a second way of placing bytes). Sealed streams carry the same chunks in records
+//! ([`super::sealed`]).
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
@@ -16,24 +17,21 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use haul_io::tcp;
+use haul_seal::{Opener, Seal, Sealer, Side};
 use haul_soft::bulk::{Sink, Source};
 
-use super::setup::{Channel, ChannelError, ChannelStats, Setup, Token};
+use super::chunk::{CHUNK, CHUNK_HEADER, PLACE_AFTER, chunk_header, parse_chunk_header};
+use super::sealed::{self, ChunkSender};
+use super::setup::{Channel, ChannelError, ChannelStats, Setup, Ticket};
 use crate::dial::Server;
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
 use crate::wire::{DATA_PREAMBLE, crc32c};
 
-/// Maximum chunk, bytes.
-const CHUNK: u64 = 1 << 20;
-/// Offset, length, check.
-const CHUNK_HEADER: usize = 16;
-/// Preamble, token, index of the stream, check.
+/// Preamble, ticket, index of the stream, check.
 const STREAM_HEADER: usize = 8 + STREAM_HEADER_REST;
 /// The part behind the preamble.
 pub(crate) const STREAM_HEADER_REST: usize = 14;
-/// Bytes of an incomplete chunk are placed after this long, so that progress shows on slow paths.
-const PLACE_AFTER: Duration = Duration::from_millis(50);
 /// How often a stream that waits for the space to grow checks whether the channel is closed.
 const SPACE_TICK: Duration = Duration::from_millis(200);
 
@@ -42,6 +40,11 @@ const SPACE_TICK: Duration = Duration::from_millis(200);
 pub(crate) struct TcpChannel {
     streams: Vec<TcpStream>,
     closed: AtomicBool,
+    side: Side,
+    sealed: bool,
+    /// Keys of each stream that no direction has taken yet: one key begins one stream only.
+    sealers: Mutex<Vec<Sealer>>,
+    openers: Mutex<Vec<Opener>>,
 }
 
 impl TcpChannel {
@@ -53,7 +56,7 @@ impl TcpChannel {
     ) -> Result<Self, Fault> {
         let connect = |index: u16| -> Result<TcpStream, Fault> {
             let stream = server.connect(timeout)?;
-            let header = stream_header(setup.token, index);
+            let header = stream_header(setup.ticket, index);
             let written = (&stream).write_all(&header);
             written.map_err(|error| Fault::connection(&error))?;
             Ok(stream)
@@ -72,18 +75,18 @@ impl TcpChannel {
             let streams: Vec<_> = threads.into_iter().map(join).collect();
             streams.into_iter().collect::<Result<Vec<_>, Fault>>()
         })?;
-        Self::new(setup, streams)
+        Self::new(setup, Side::Initiator, streams)
     }
 
     /// Blocks until the client has connected all streams.
     pub(crate) fn accept(setup: &Setup, claim: &Claim, deadline: Instant) -> Result<Self, Fault> {
         let streams = claim
-            .wait(setup.streams, deadline)
+            .wait(deadline)
             .ok_or_else(|| Fault::new(Code::PeerGone, "the client opened no data connection"))?;
-        Self::new(setup, streams)
+        Self::new(setup, Side::Responder, streams)
     }
 
-    fn new(setup: &Setup, streams: Vec<TcpStream>) -> Result<Self, Fault> {
+    fn new(setup: &Setup, side: Side, streams: Vec<TcpStream>) -> Result<Self, Fault> {
         for stream in &streams {
             configure(setup, stream).map_err(|error| match &setup.congestion {
                 Some(name) if error.kind() == io::ErrorKind::NotFound => Fault::new(
@@ -100,20 +103,33 @@ impl TcpChannel {
         Ok(Self {
             streams,
             closed: AtomicBool::new(false),
+            side,
+            sealed: setup.sealed.is_some(),
+            sealers: Mutex::default(),
+            openers: Mutex::default(),
         })
     }
 
     /// Runs `work` for each stream on its own thread; the first error ends them all.
-    fn on_each(
+    fn on_each<K: Send>(
         &self,
-        work: impl Fn(&TcpStream) -> Result<(), ChannelError> + Sync,
+        keys: &Mutex<Vec<K>>,
+        work: impl Fn(&TcpStream, Option<K>) -> Result<(), ChannelError> + Sync,
     ) -> Result<(), ChannelError> {
+        let keys = std::mem::take(&mut *lock(keys));
+        let wanted = if self.sealed { self.streams.len() } else { 0 };
+        if keys.len() != wanted {
+            let text = format!("a channel has {} keys instead of {wanted}", keys.len());
+            return Err(ChannelError::System(io::Error::other(text)));
+        }
+        let keys = keys.into_iter().map(Some);
+        let keys = keys.chain(std::iter::repeat_with(|| None));
         let first_error = Mutex::new(None);
         std::thread::scope(|scope| {
-            for stream in &self.streams {
+            for (stream, key) in self.streams.iter().zip(keys) {
                 let (work, first_error) = (&work, &first_error);
                 let run = move || {
-                    if let Err(error) = work(stream) {
+                    if let Err(error) = work(stream, key) {
                         lock(first_error).get_or_insert(error);
                         self.shut();
                     }
@@ -146,10 +162,18 @@ impl TcpChannel {
 impl Channel for TcpChannel {
     fn send(&self, source: &dyn Source) -> Result<(), ChannelError> {
         let next = Mutex::new(0);
-        self.on_each(|stream| {
-            let mut buffer = Vec::new();
-            while let Some((offset, len)) = self.next_chunk(source, &next) {
-                send_chunk(stream, source, offset, len, &mut buffer)?;
+        self.on_each(&self.sealers, |stream, key| {
+            if let Some(sealer) = key {
+                let mut sender = ChunkSender::new(stream, sealer);
+                while let Some((offset, len)) = self.next_chunk(source, &next) {
+                    sender.send(source, offset, len)?;
+                }
+                sender.finish()?;
+            } else {
+                let mut buffer = Vec::new();
+                while let Some((offset, len)) = self.next_chunk(source, &next) {
+                    send_chunk(stream, source, offset, len, &mut buffer)?;
+                }
             }
             let shut = stream.shutdown(Shutdown::Write);
             shut.map_err(|error| ChannelError::lost(&error))
@@ -157,12 +181,23 @@ impl Channel for TcpChannel {
     }
 
     fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError> {
-        self.on_each(|stream| receive_chunks(stream, sink))
+        self.on_each(&self.openers, |stream, key| match key {
+            Some(opener) => sealed::receive_chunks(stream, opener, sink),
+            None => receive_chunks(stream, sink),
+        })
     }
 
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.shut();
+    }
+
+    fn set_seal(&self, seal: Seal) {
+        let indexes = 0..u16::try_from(self.streams.len()).unwrap_or(0);
+        // Without a key for each stream nothing is sent.
+        let keys = indexes.map_while(|index| sealed::keys(&seal, self.side, index));
+        let (sealers, openers) = keys.unzip();
+        (*lock(&self.sealers), *lock(&self.openers)) = (sealers, openers);
     }
 
     fn stats(&self) -> ChannelStats {
@@ -178,6 +213,8 @@ impl Channel for TcpChannel {
             causes: None,
             retransmitted: infos.iter().map(|info| info.bytes_retransmitted).sum(),
             rtt_us: infos.iter().map(|info| info.rtt_us).min(),
+            // The kernel keeps its own (tcp_metrics).
+            shown: None,
         }
     }
 }
@@ -201,7 +238,7 @@ impl TcpChannel {
 }
 
 fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
+    tcp::send_at_once(stream)?;
     stream.set_read_timeout(None)?;
     stream.set_write_timeout(None)?;
     tcp::detect_dead_peer(stream, setup.dead_after)?;
@@ -215,39 +252,22 @@ fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Builds the header of a stream.
-fn stream_header(token: Token, index: u16) -> [u8; STREAM_HEADER] {
+fn stream_header(ticket: Ticket, index: u16) -> [u8; STREAM_HEADER] {
     let mut header = [0; STREAM_HEADER];
     header[..8].copy_from_slice(DATA_PREAMBLE);
-    header[8..16].copy_from_slice(&token.to_wire().to_be_bytes());
+    header[8..16].copy_from_slice(&ticket.to_wire().to_be_bytes());
     header[16..18].copy_from_slice(&index.to_be_bytes());
     let check = crc32c(&header[8..18]);
     header[18..].copy_from_slice(&check);
     header
 }
 
-/// Parses the token and the index behind a stream's preamble; `None` if they are damaged.
-pub(crate) fn parse_stream_header(rest: [u8; STREAM_HEADER_REST]) -> Option<(Token, u16)> {
+/// Parses the ticket and the index behind a stream's preamble; `None` if they are damaged.
+pub(crate) fn parse_stream_header(rest: [u8; STREAM_HEADER_REST]) -> Option<(Ticket, u16)> {
     let (covered, check) = rest.split_last_chunk::<4>()?;
-    let (token, index) = covered.split_first_chunk()?;
+    let (ticket, index) = covered.split_first_chunk()?;
     let index = index.try_into().map(u16::from_be_bytes).ok()?;
-    (crc32c(covered) == *check).then(|| (Token::from_wire(u64::from_be_bytes(*token)), index))
-}
-
-fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
-    let mut header = [0; CHUNK_HEADER];
-    header[..8].copy_from_slice(&offset.to_be_bytes());
-    header[8..12].copy_from_slice(&len.to_be_bytes());
-    let check = crc32c(&header[..12]);
-    header[12..].copy_from_slice(&check);
-    header
-}
-
-/// Offset and length of a chunk; `None` where its header was damaged.
-pub(crate) fn parse_chunk_header(header: [u8; CHUNK_HEADER]) -> Option<(u64, u32)> {
-    let (covered, check) = header.split_last_chunk::<4>()?;
-    let (offset, len) = covered.split_first_chunk()?;
-    let len = len.try_into().map(u32::from_be_bytes).ok()?;
-    (crc32c(covered) == *check).then(|| (u64::from_be_bytes(*offset), len))
+    (crc32c(covered) == *check).then(|| (Ticket::from_wire(u64::from_be_bytes(*ticket)), index))
 }
 
 fn send_chunk(
@@ -353,10 +373,18 @@ struct Arrivals {
 
 #[derive(Debug, Default)]
 struct Pending {
-    sessions: HashMap<Token, HashMap<u16, TcpStream>>,
+    sessions: HashMap<Ticket, Streams>,
     /// Connections without a session, by number, oldest first.
     unclaimed: VecDeque<u64>,
     arrived: u64,
+}
+
+/// The connections of a session that have arrived.
+#[derive(Debug)]
+struct Streams {
+    /// How many the session has: the indexes below it.
+    count: u16,
+    arrived: HashMap<u16, TcpStream>,
 }
 
 /// Maximum number of connections without a session, each of which takes a thread. Beyond it the
@@ -375,36 +403,42 @@ impl Pending {
     }
 }
 
-/// A session's claim on the connections that carry its token.
+/// A session's claim on the connections that carry its ticket.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    token: Token,
+    ticket: Ticket,
+    count: u16,
     arrivals: Arc<Arrivals>,
 }
 
 impl Acceptor {
-    /// Claims connections with this token for the caller.
-    pub(crate) fn claim(&self, token: Token) -> Claim {
+    /// Claims the connections with this ticket and an index below `count` for the caller.
+    pub(crate) fn claim(&self, ticket: Ticket, count: u16) -> Claim {
+        let streams = || Streams {
+            count,
+            arrived: HashMap::new(),
+        };
         lock(&self.arrivals.pending)
             .sessions
-            .entry(token)
-            .or_default();
+            .entry(ticket)
+            .or_insert_with(streams);
         self.arrivals.changed.notify_all();
         Claim {
-            token,
+            ticket,
+            count,
             arrivals: Arc::clone(&self.arrivals),
         }
     }
 
-    /// Hands a connection to the session that claims its token. Blocks for the claim until
+    /// Hands a connection to the session that claims its ticket. Blocks for the claim until
     /// `deadline`; then, or if too many connections wait, closes it.
-    pub(crate) fn deliver(&self, token: Token, index: u16, stream: TcpStream, deadline: Instant) {
+    pub(crate) fn deliver(&self, ticket: Ticket, index: u16, stream: TcpStream, deadline: Instant) {
         let mut pending = lock(&self.arrivals.pending);
         let number = pending.enter();
         self.arrivals.changed.notify_all();
         let patience = deadline.saturating_duration_since(Instant::now());
         let unclaimed = |pending: &mut Pending| {
-            !pending.sessions.contains_key(&token) && pending.unclaimed.contains(&number)
+            !pending.sessions.contains_key(&ticket) && pending.unclaimed.contains(&number)
         };
         let waited = self
             .arrivals
@@ -412,8 +446,10 @@ impl Acceptor {
             .wait_timeout_while(pending, patience, unclaimed);
         let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
         pending.unclaimed.retain(|waiting| *waiting != number);
-        if let Some(streams) = pending.sessions.get_mut(&token) {
-            streams.entry(index).or_insert(stream);
+        if let Some(streams) = pending.sessions.get_mut(&ticket)
+            && index < streams.count
+        {
+            streams.arrived.entry(index).or_insert(stream);
             self.arrivals.changed.notify_all();
         }
     }
@@ -421,7 +457,7 @@ impl Acceptor {
 
 impl Claim {
     /// Blocks until all connections of the session have arrived.
-    fn wait(&self, count: u16, deadline: Instant) -> Option<Vec<TcpStream>> {
+    fn wait(&self, deadline: Instant) -> Option<Vec<TcpStream>> {
         let pending = lock(&self.arrivals.pending);
         let patience = deadline.saturating_duration_since(Instant::now());
         let waited = self
@@ -430,19 +466,21 @@ impl Claim {
             .wait_timeout_while(pending, patience, |pending| {
                 pending
                     .sessions
-                    .get(&self.token)
-                    .is_some_and(|streams| streams.len() < usize::from(count))
+                    .get(&self.ticket)
+                    .is_some_and(|streams| streams.arrived.len() < usize::from(streams.count))
             });
         let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        let mut streams = pending.sessions.remove(&self.token)?;
-        (0..count).map(|index| streams.remove(&index)).collect()
+        let mut arrived = pending.sessions.remove(&self.ticket)?.arrived;
+        (0..self.count)
+            .map(|index| arrived.remove(&index))
+            .collect()
     }
 }
 
 impl Claim {
     /// Ends the claim and closes the connections that arrived for it.
     pub(crate) fn give_up(&self) {
-        lock(&self.arrivals.pending).sessions.remove(&self.token);
+        lock(&self.arrivals.pending).sessions.remove(&self.ticket);
         self.arrivals.changed.notify_all();
     }
 }
@@ -458,6 +496,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_connection_with_an_index_beyond_the_streams_is_none_of_them() {
+        let acceptor = Acceptor::default();
+        let claim = acceptor.claim(Ticket::from_wire(5), 2);
+        let deadline = Instant::now() + Duration::from_secs(60);
+        for index in [7, 1, 2, 0] {
+            let (stream, _) = tcp::pair().unwrap();
+            acceptor.deliver(Ticket::from_wire(5), index, stream, deadline);
+        }
+        assert_eq!(claim.wait(deadline).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn no_stream_of_a_sealed_channel_goes_without_a_key() {
+        let (streams, _far): (Vec<_>, Vec<_>) = (0..2).map(|_| tcp::pair().unwrap()).unzip();
+        let channel = TcpChannel {
+            streams,
+            closed: AtomicBool::new(false),
+            side: Side::Initiator,
+            sealed: true,
+            sealers: Mutex::default(),
+            openers: Mutex::default(),
+        };
+        let keys = Mutex::new(vec![()]);
+        let error = channel.on_each(&keys, |_, key| {
+            assert!(key.is_some());
+            Ok(())
+        });
+        assert!(matches!(error, Err(ChannelError::System(_))), "{error:?}");
+    }
+
+    #[test]
     fn every_flipped_bit_of_a_header_is_noticed() {
         let header = chunk_header(7 << 40, 1 << 20);
         assert_eq!(parse_chunk_header(header), Some((7 << 40, 1 << 20)));
@@ -466,12 +535,12 @@ mod tests {
             header[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(parse_chunk_header(header), None, "bit {bit}");
         }
-        let stream = stream_header(Token::from_wire(u64::MAX), 3);
+        let stream = stream_header(Ticket::from_wire(u64::MAX), 3);
         let (preamble, rest) = stream.split_first_chunk().unwrap();
         let rest: [u8; STREAM_HEADER_REST] = rest.try_into().unwrap();
         assert_eq!(preamble, DATA_PREAMBLE);
         let parsed = parse_stream_header(rest);
-        assert_eq!(parsed, Some((Token::from_wire(u64::MAX), 3)));
+        assert_eq!(parsed, Some((Ticket::from_wire(u64::MAX), 3)));
         for bit in 0..rest.len() * 8 {
             let mut rest = rest;
             rest[bit / 8] ^= 1 << (bit % 8);

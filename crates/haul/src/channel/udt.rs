@@ -1,23 +1,25 @@
 //! The UDT channel: reliable UDP that places payload on arrival and paces what it sends.
 //!
 //! An offset of the transfer space is the same offset of the UDT stream. The client's handshake
-//! carries the session's token as initial sequence number and socket id, so binding a connection to
-//! its session costs no message.
+//! carries the session's ticket as initial sequence number and socket id, so binding a connection
+//! to its session costs no message.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_cc::algorithm::UnknownName;
-use haul_cc::{Algorithm, Rate};
+use haul_cc::{Algorithm, Rate, Remembered, Time};
+use haul_io::clock::Clock;
 use haul_io::poller::Waker;
+use haul_seal::Seal;
 use haul_soft::bulk::{Sink, Source};
-use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Seq};
+use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Request, Seq};
 use haul_udt::wire::SocketId;
 
-use super::setup::{Channel, ChannelError, ChannelStats, Setup, Token};
+use super::setup::{Channel, ChannelError, ChannelStats, Setup, Ticket};
 use crate::fault::{Code, Fault, plain};
 use crate::lock;
 use crate::wire::Causes;
@@ -48,7 +50,7 @@ impl Connecting {
         };
         let mut options = options(setup)?;
         options.config.connect_timeout_ns = nanoseconds(timeout);
-        let (local, own) = (SocketAddr::new(any, 0), setup.token.identity());
+        let (local, own) = (SocketAddr::new(any, 0), setup.ticket.identity());
         let connecting = udt::Connecting::begin(local, server, own, &options);
         let connecting = connecting.map_err(|error| unreachable(server, &error))?;
         Ok(Self { server, connecting })
@@ -67,16 +69,21 @@ impl Connecting {
     }
 }
 
+/// How failures of [`unreachable()`] begin.
+const UNOPENED: &str = "cannot open a UDP channel to ";
+
+/// Returns whether `fault` is that of a path without UDP.
+pub(crate) fn is_unopened(fault: &Fault) -> bool {
+    fault.code == Code::Unreachable && fault.text.starts_with(UNOPENED)
+}
+
 fn unreachable(server: SocketAddr, error: &LinkError) -> Fault {
     let why = match error {
         LinkError::Network(error) => plain(error),
         other => other.to_string(),
     };
-    Fault::new(
-        Code::Unreachable,
-        format!("cannot open a UDP channel to {server}: {why}"),
-    )
-    .hint("is UDP let through to that port? --channel tcp needs only TCP")
+    Fault::new(Code::Unreachable, format!("{UNOPENED}{server}: {why}"))
+        .hint("is UDP let through to that port? --channel tcp needs only TCP")
 }
 
 impl UdtChannel {
@@ -136,6 +143,14 @@ impl Channel for UdtChannel {
         self.remote.close();
     }
 
+    fn set_seal(&self, seal: Seal) {
+        lock(&self.link).set_seal(seal);
+    }
+
+    fn resume(&self, remembered: Remembered) {
+        lock(&self.link).resume(remembered);
+    }
+
     fn stats(&self) -> ChannelStats {
         let stats = self.remote.stats();
         ChannelStats {
@@ -153,6 +168,7 @@ impl Channel for UdtChannel {
                 timer: stats.sent.timer_bytes,
             }),
             rtt_us: stats.and_then(|stats| u32::try_from(stats.rtt_ns / 1_000).ok()),
+            shown: stats.and_then(|stats| stats.shown),
         }
     }
 }
@@ -161,6 +177,7 @@ impl Channel for UdtChannel {
 fn options(setup: &Setup) -> Result<Options, Fault> {
     let mut options = Options::default();
     options.config.idle_timeout_ns = nanoseconds(setup.dead_after);
+    options.config.seal = setup.sealed.is_some();
     options.config.control = match (setup.rate_bps, &setup.congestion) {
         (Some(rate_bps), _) => Algorithm::Fixed(Rate::from_bps(rate_bps)),
         (None, Some(name)) => control(name)?,
@@ -179,10 +196,10 @@ pub(crate) fn control(name: &str) -> Result<Algorithm, Fault> {
         .map_err(|error: UnknownName| Fault::new(Code::Usage, error.to_string()))
 }
 
-impl Token {
+impl Ticket {
     const HALF: u64 = (1 << 31) - 1;
 
-    /// Returns the token as a UDT handshake carries it.
+    /// Returns the ticket as a UDT handshake carries it.
     fn identity(self) -> Identity {
         let half = |value: u64| u32::try_from(value & Self::HALF).unwrap_or(0);
         Identity {
@@ -198,28 +215,115 @@ impl Token {
 }
 
 /// Accepts a server's UDT connections for the sessions that claim them.
+///
+/// A connection usually arrives before its session: the UDT handshake takes as long as that of the
+/// control connection, and the session's first message follows it. So a client whose address the
+/// cookie has proved is accepted at once, within [`Pending`]'s limits, and can send data together
+/// with that message. The data waits in the socket's buffer, unread, until the session claims it.
 #[derive(Debug, Default)]
 pub(crate) struct Acceptor {
-    expected: Expected,
+    state: Arc<Mutex<State>>,
     /// Of the listeners: a client's handshake may arrive before its session has claimed it.
     wakers: Mutex<Vec<Waker>>,
 }
 
-/// The connections that sessions wait for: their options, and where they are handed over.
-type Expected = Arc<Mutex<HashMap<Token, (Options, Sender<Link>)>>>;
+#[derive(Debug, Default)]
+struct State {
+    /// The connections that sessions wait for: their options, and where they are handed over.
+    expected: HashMap<Ticket, (Options, Sender<Link>)>,
+    pending: Pending,
+}
 
-/// A session's claim on the connection with its token. It ends when this is dropped.
+impl State {
+    /// Returns the options for a request, if it is to be accepted now.
+    fn options_for(&self, request: &Request, now: Instant) -> Option<Options> {
+        let ticket = Ticket::from_identity(request.identity());
+        if let Some((options, _)) = self.expected.get(&ticket) {
+            return Some(options.clone());
+        }
+        let is_taken = request.offer.placement && self.pending.has_room(request.from.ip(), now);
+        is_taken.then(|| {
+            let mut options = Options::default();
+            options.recv_buffer_bytes = PENDING_BUFFER_BYTES;
+            options.config.seal = request.offer.seal;
+            options
+        })
+    }
+
+    /// Hands a connection to the session that waits for it, or keeps it until one does.
+    fn take(&mut self, ticket: Ticket, mut link: Link, now: Instant) {
+        match self.expected.remove(&ticket) {
+            // If the session has ended meanwhile, the link closes.
+            Some((options, sender)) if link.configure(&options) => drop(sender.send(link)),
+            // Its peer has not agreed to the seal, or nobody demanded one: it is another's.
+            Some(waiting) => drop(self.expected.insert(ticket, waiting)),
+            None => self.pending.put(ticket, link, now),
+        }
+    }
+}
+
+/// Connections that no session has claimed yet, the oldest first. They are few: whoever has an
+/// address can make them.
+#[derive(Debug, Default)]
+struct Pending(VecDeque<Early>);
+
+#[derive(Debug)]
+struct Early {
+    ticket: Ticket,
+    link: Link,
+    until: Instant,
+}
+
+/// Maximum number of unclaimed connections, …
+const PENDING_MAX: usize = 32;
+/// … of those from one address; further ones are accepted when their session claims them, …
+const PENDING_PER_ADDRESS: usize = 4;
+/// … and how long one waits.
+const PENDING_FOR: Duration = Duration::from_secs(10);
+/// Receive buffer of an unclaimed connection, bytes: twice what its peer may send before it is
+/// acknowledged, because the kernel counts its own structures.
+const PENDING_BUFFER_BYTES: usize = 2 << 20;
+
+impl Pending {
+    fn has_room(&self, from: IpAddr, now: Instant) -> bool {
+        let waiting = || self.0.iter().filter(|early| early.until > now);
+        let same = waiting().filter(|early| early.link.peer().ip() == from);
+        waiting().count() < PENDING_MAX && same.count() < PENDING_PER_ADDRESS
+    }
+
+    fn put(&mut self, ticket: Ticket, link: Link, now: Instant) {
+        self.expire(now);
+        let until = now + PENDING_FOR;
+        self.0.push_back(Early {
+            ticket,
+            link,
+            until,
+        });
+    }
+
+    fn expire(&mut self, now: Instant) {
+        self.0.retain(|early| early.until > now);
+    }
+
+    /// Removes a connection with this ticket.
+    fn claim(&mut self, ticket: Ticket) -> Option<Link> {
+        let at = self.0.iter().position(|early| early.ticket == ticket)?;
+        self.0.remove(at).map(|early| early.link)
+    }
+}
+
+/// A session's claim on the connection with its ticket. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    token: Token,
+    ticket: Ticket,
     arrived: Receiver<Link>,
-    expected: Expected,
+    state: Arc<Mutex<State>>,
 }
 
 impl Claim {
     /// Ends the claim; [`UdtChannel::accept`] returns.
     pub(crate) fn give_up(&self) {
-        lock(&self.expected).remove(&self.token);
+        lock(&self.state).expected.remove(&self.ticket);
     }
 }
 
@@ -230,37 +334,46 @@ impl Drop for Claim {
 }
 
 impl Acceptor {
-    /// Claims the connection that carries the token of `setup`.
+    /// Claims the connection that carries the ticket of `setup`.
     pub(crate) fn claim(&self, setup: &Setup) -> Result<Claim, Fault> {
         let (sender, arrived) = bounded(1);
-        lock(&self.expected).insert(setup.token, (options(setup)?, sender));
+        {
+            let mut state = lock(&self.state);
+            state
+                .expected
+                .insert(setup.ticket, (options(setup)?, sender));
+            while state.expected.contains_key(&setup.ticket)
+                && let Some(link) = state.pending.claim(setup.ticket)
+            {
+                state.take(setup.ticket, link, Instant::now());
+            }
+        }
         lock(&self.wakers).iter().for_each(Waker::wake);
         Ok(Claim {
-            token: setup.token,
+            ticket: setup.ticket,
             arrived,
-            expected: Arc::clone(&self.expected),
+            state: Arc::clone(&self.state),
         })
     }
 
-    /// Accepts connections until the process ends. A peer without a claimed token gets no further
-    /// than the cookie.
+    /// Accepts connections until the process ends.
     pub(crate) fn serve(&self, listener: &mut Listener) {
+        let clock = Clock::new();
         lock(&self.wakers).push(listener.waker());
         loop {
-            let mut wanted = |identity| {
-                let expected = self.expected.lock().unwrap_or_else(PoisonError::into_inner);
-                expected
-                    .get(&Token::from_identity(identity))
-                    .map(|(options, _)| options.clone())
+            let mut wanted = |request: &Request| {
+                let now = Instant::now();
+                lock(&self.state).options_for(request, now)
             };
+            let first = lock(&self.state).pending.0.front().map(|early| early.until);
+            let left = first.map(|until| until.saturating_duration_since(Instant::now()));
+            let until = left.map(|left| Time::from_ns(clock.now_ns()).after(nanoseconds(left)));
             // A failing socket counts as packet loss: sessions time out and report that.
-            let Ok(Some((identity, link))) = listener.accept(None, &mut wanted) else {
-                continue;
-            };
-            let claimed = lock(&self.expected).remove(&Token::from_identity(identity));
-            if let Some((_, sender)) = claimed {
-                // If the session has ended meanwhile, the link closes.
-                let _ = sender.send(link);
+            let accepted = listener.accept(until, &mut wanted);
+            let mut state = lock(&self.state);
+            state.pending.expire(Instant::now());
+            if let Ok(Some((identity, link))) = accepted {
+                state.take(Ticket::from_identity(identity), link, Instant::now());
             }
         }
     }
@@ -283,7 +396,89 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
 mod tests {
     use std::io;
 
+    use haul_seal::Cipher;
+
     use super::*;
+
+    const TIMEOUT: Duration = Duration::from_secs(10);
+
+    fn setup(sealed: Option<Cipher>) -> Setup {
+        Setup {
+            kind: super::super::Kind::Udt,
+            ticket: Ticket::random().unwrap(),
+            streams: 1,
+            rate_bps: None,
+            congestion: None,
+            dead_after: TIMEOUT,
+            sealed,
+        }
+    }
+
+    /// A server that accepts, and where.
+    fn serving() -> (Arc<Acceptor>, SocketAddr) {
+        let mut listener = listen((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let (acceptor, address) = (Arc::new(Acceptor::default()), listener.local_addr());
+        let serving = Arc::clone(&acceptor);
+        std::thread::spawn(move || serving.serve(&mut listener));
+        (acceptor, address)
+    }
+
+    fn connect(setup: &Setup, server: SocketAddr, timeout: Duration) -> Result<UdtChannel, Fault> {
+        Connecting::begin(setup, server, timeout)?.finish()
+    }
+
+    #[test]
+    fn a_client_is_connected_before_its_session_and_claimed_later() {
+        for sealed in [None, Some(Cipher::preferred())] {
+            let (acceptor, server) = serving();
+            let setup = setup(sealed);
+            let client = connect(&setup, server, TIMEOUT).unwrap();
+            let other = Setup {
+                ticket: Ticket::random().unwrap(),
+                ..setup.clone()
+            };
+            let strange = acceptor.claim(&other).unwrap();
+            assert!(strange.arrived.try_recv().is_err());
+            let claim = acceptor.claim(&setup).unwrap();
+            let link = claim.arrived.recv_timeout(TIMEOUT).unwrap();
+            assert_eq!(link.peer().port(), lock(&client.link).local_addr().port());
+            assert!(lock(&acceptor.state).pending.0.is_empty());
+        }
+    }
+
+    #[test]
+    fn a_session_that_seals_claims_no_connection_in_clear() {
+        let (acceptor, server) = serving();
+        let setup = setup(None);
+        let client = connect(&setup, server, TIMEOUT).unwrap();
+        let sealed = Setup {
+            sealed: Some(Cipher::preferred()),
+            ..setup
+        };
+        let claim = acceptor.claim(&sealed).unwrap();
+        assert!(claim.arrived.try_recv().is_err());
+        let state = lock(&acceptor.state);
+        assert!(state.pending.0.is_empty() && state.expected.len() == 1);
+        drop(client);
+    }
+
+    #[test]
+    fn one_address_has_few_unclaimed_connections_and_the_rest_wait_for_their_session() {
+        let (acceptor, server) = serving();
+        let clients: Vec<_> = (0..PENDING_PER_ADDRESS)
+            .map(|_| connect(&setup(None), server, TIMEOUT).unwrap())
+            .collect();
+        let last = setup(None);
+        let connecting = Connecting::begin(&last, server, TIMEOUT).unwrap();
+        let opening = std::thread::spawn(move || connecting.finish());
+        // The listener has handled the last client's request once another's has been answered.
+        let late = connect(&setup(None), server, Duration::from_millis(300));
+        assert!(late.is_err());
+        assert_eq!(lock(&acceptor.state).pending.0.len(), clients.len());
+        let claim = acceptor.claim(&last).unwrap();
+        claim.arrived.recv_timeout(TIMEOUT).unwrap();
+        opening.join().unwrap().unwrap();
+    }
 
     #[test]
     fn payload_that_arrives_at_a_sender_is_the_fault_of_the_peer() {

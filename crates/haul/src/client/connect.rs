@@ -8,14 +8,24 @@ use super::config::Config;
 use crate::channel::{Opening, Setup};
 use crate::dial::{Server, refused_hint};
 use crate::fault::{Code, Fault, plain};
-use crate::text::printable;
+use crate::printable;
 
 /// Connects to the server and begins to open the channel at the same time.
 pub(super) fn connect(
     config: &Config,
     setup: &Setup,
 ) -> Result<(TcpStream, Server, Opening), Fault> {
-    let both = |server: &Server| Opening::connect(setup, server, config.connect_timeout);
+    connect_both(config, |server| {
+        Opening::connect(setup, server, config.connect_timeout)
+    })
+}
+
+/// Connects to the server; `both` begins what goes beside the control connection.
+pub(super) fn connect_both<T>(
+    config: &Config,
+    both: impl Fn(&Server) -> Result<T, Fault>,
+) -> Result<(TcpStream, Server, T), Fault> {
+    haul_control::seed_random();
     if let Some(dialer) = &config.dialer {
         let server = Server::Beyond {
             dialer: Arc::clone(dialer),
@@ -41,7 +51,7 @@ pub(super) fn connect(
         let server = Server::At(address);
         // If the control connection fails, the user sees that failure.
         let opening = both(&server);
-        match TcpStream::connect_timeout(&address, config.connect_timeout) {
+        match haul_io::tcp::connect_narrow(&address, config.connect_timeout) {
             Ok(stream) => return Ok((stream, server, opening?)),
             Err(error) => last = Some((address, error)),
         }

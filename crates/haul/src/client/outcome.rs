@@ -1,14 +1,18 @@
 //! Adds up the attempts of a transfer to one summary.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::config::Config;
-use crate::report::{BenchSummary, Direction, FileResult, FileStatus, Interval, Summary};
+use crate::channel::Kind;
+use crate::report::{
+    Attributes, BenchSummary, Direction, Entries, FileResult, FileStatus, Interval, Summary,
+};
+use crate::session::outcome::{Counts, Operand};
 use crate::session::receiver::ReceiverOutcome;
 use crate::session::sender::SenderOutcome;
 use crate::session::{add, cpu, ratio, saturating_sum};
-use crate::wire::{BenchReport, Complete, FilePlan};
+use crate::wire::{BenchReport, Complete};
 
 /// Sums over the attempts of a transfer so far.
 pub(super) struct Tally {
@@ -17,11 +21,17 @@ pub(super) struct Tally {
     channel: &'static str,
     streams: u16,
     attempts: u32,
-    /// Names and sizes as offered in the latest attempt.
-    offered: Vec<(String, u64)>,
+    /// The files offered by themselves in the latest attempt, by id.
+    operands: BTreeMap<u32, Operand>,
     /// By name: the hash, and the bytes present before the first attempt.
     done: HashMap<String, [u8; 32]>,
     present: HashMap<String, u64>,
+    /// Of the latest attempt; `copied` of all.
+    counts: Counts,
+    /// What the receiver could not keep, in all attempts.
+    lost: Attributes,
+    /// What the sender could not read, in the latest attempt, which examines everything.
+    unread: Attributes,
     sender: Complete,
     receiver: Complete,
 }
@@ -34,25 +44,27 @@ impl Tally {
             channel: config.channel.name(),
             streams: config.streams,
             attempts: 0,
-            offered: Vec::new(),
+            operands: BTreeMap::new(),
             done: HashMap::new(),
             present: HashMap::new(),
+            counts: Counts::default(),
+            lost: Attributes::default(),
+            unread: Attributes::default(),
             sender: Complete::default(),
             receiver: Complete::default(),
         }
     }
 
-    pub(super) fn offered(&mut self, files: impl Iterator<Item = (String, u64)>) {
-        self.offered = files.collect();
-    }
-
-    pub(super) fn connected(&mut self, peer: &str) {
+    pub(super) fn connected(&mut self, peer: &str, channel: Kind) {
         peer.clone_into(&mut self.peer);
+        self.channel = channel.name();
         self.attempts += 1;
     }
 
     pub(super) fn sent(&mut self, outcome: &SenderOutcome) {
-        self.attempt(&outcome.plan, &outcome.roots);
+        self.attempt(&outcome.operands, outcome.counts);
+        self.lost.add(&outcome.lost);
+        self.unread = outcome.unread;
         add(&mut self.sender, &outcome.spent);
         add(&mut self.receiver, &outcome.peer);
         if outcome.peer == Complete::default() {
@@ -62,34 +74,41 @@ impl Tally {
     }
 
     pub(super) fn received(&mut self, outcome: &ReceiverOutcome) {
-        self.attempt(&outcome.plan, &outcome.roots);
+        self.attempt(&outcome.operands, outcome.counts);
+        self.lost.add(&outcome.lost);
+        self.unread = outcome.peer.lost.unwrap_or_default();
         add(&mut self.receiver, &outcome.spent);
         add(&mut self.sender, &outcome.peer);
     }
 
-    fn attempt(&mut self, plan: &[FilePlan], roots: &[Option<[u8; 32]>]) {
-        for ((name, _), plan) in self.offered.iter().zip(plan) {
-            self.present.entry(name.clone()).or_insert(plan.present);
-        }
-        for ((name, _), root) in self.offered.iter().zip(roots) {
-            if let Some(root) = root {
-                self.done.insert(name.clone(), *root);
+    fn attempt(&mut self, operands: &HashMap<u32, Operand>, counts: Counts) {
+        self.operands = operands
+            .iter()
+            .map(|(id, one)| (*id, one.clone()))
+            .collect();
+        for operand in operands.values() {
+            let present = self.present.entry(operand.name.clone());
+            present.or_insert(operand.present);
+            if let Some(root) = operand.root {
+                self.done.insert(operand.name.clone(), root);
             }
         }
+        let copied = self.counts.copied.saturating_add(counts.copied);
+        self.counts = Counts { copied, ..counts };
     }
 
     pub(super) fn into_summary(self, direction: Direction) -> Summary {
         let seconds = self.begun.elapsed().as_secs_f64();
         let files: Vec<FileResult> = self
-            .offered
-            .iter()
-            .map(|(name, size)| {
-                let root = self.done.get(name);
+            .operands
+            .values()
+            .map(|operand| {
+                let root = self.done.get(&operand.name);
                 FileResult {
-                    name: name.clone(),
-                    bytes: *size,
+                    name: operand.name.clone(),
+                    bytes: operand.size,
                     blake3: root.map(|root| blake3::Hash::from_bytes(*root).to_hex().to_string()),
-                    resumed_bytes: self.present.get(name).copied().unwrap_or(0),
+                    resumed_bytes: self.present.get(&operand.name).copied().unwrap_or(0),
                     status: match root {
                         Some(_) => FileStatus::Copied,
                         None => FileStatus::AlreadyThere,
@@ -99,14 +118,27 @@ impl Tally {
             .collect();
         let moved = self.receiver.moved;
         let retransmitted = self.sender.retransmitted;
+        let (counts, mut lost) = (self.counts, self.lost);
+        lost.add(&self.unread);
+        let all = counts.files.saturating_add(counts.links);
         Summary {
             direction,
             peer: self.peer,
             channel: self.channel,
             streams: self.streams,
-            bytes: saturating_sum(files.iter().map(|file| file.bytes)),
+            bytes: counts.bytes,
             resumed_bytes: saturating_sum(files.iter().map(|file| file.resumed_bytes)),
             files,
+            entries: Entries {
+                files: counts.files,
+                directories: counts.directories,
+                links: counts.links,
+                copied: counts.copied,
+                skipped: all.saturating_sub(counts.copied.saturating_add(counts.failed)),
+                failed: counts.failed,
+                special: counts.special,
+            },
+            lost,
             moved_bytes: moved,
             repaired_bytes: self.receiver.repaired,
             retransmitted_bytes: retransmitted,

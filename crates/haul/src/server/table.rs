@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use haul_control::frame::TaskId;
+
 use crate::cancel::Cancel;
 use crate::fault::{Code, Fault};
 use crate::lock;
-use crate::wire::TransferId;
 
 /// How long a session waits for an older one of the same transfer to end.
 const TAKEOVER: Duration = Duration::from_secs(10);
@@ -27,19 +28,19 @@ pub(super) struct Table {
 struct Places {
     running: HashMap<u64, Running>,
     /// The newest session of each transfer that waits for an older one.
-    waiting: HashMap<TransferId, u64>,
+    waiting: HashMap<TaskId, u64>,
     entered: u64,
 }
 
 struct Running {
-    transfer: TransferId,
+    transfer: TaskId,
     cancel: Option<Cancel>,
     since: Instant,
     has_asked: bool,
 }
 
 /// A session's place in the table; dropping it gives the place up.
-pub(super) struct Ticket<'a> {
+pub(super) struct Seat<'a> {
     table: &'a Table,
     number: u64,
 }
@@ -53,14 +54,24 @@ impl Table {
         }
     }
 
+    /// Returns how many sessions run.
+    pub(super) fn running(&self) -> usize {
+        lock(&self.places).running.len()
+    }
+
+    /// Returns how many sessions may run.
+    pub(super) const fn max(&self) -> usize {
+        self.max
+    }
+
     /// Takes a place. First ends an older session of the same transfer, whose connection must be
     /// broken, and blocks until it has ended. The wait ends early if a newer session of the
     /// transfer arrives or the client `has_left`.
     pub(super) fn enter(
         &self,
-        transfer: TransferId,
+        transfer: TaskId,
         has_left: impl Fn() -> bool,
-    ) -> Result<Ticket<'_>, Fault> {
+    ) -> Result<Seat<'_>, Fault> {
         let deadline = Instant::now() + TAKEOVER;
         let mut places = lock(&self.places);
         places.entered += 1;
@@ -98,7 +109,7 @@ impl Table {
             has_asked: false,
         };
         places.running.insert(number, running);
-        Ok(Ticket {
+        Ok(Seat {
             table: self,
             number,
         })
@@ -107,7 +118,7 @@ impl Table {
 
 impl Places {
     /// Cancels older sessions of a transfer; returns whether there are any.
-    fn close_older(&self, transfer: TransferId) -> bool {
+    fn close_older(&self, transfer: TaskId) -> bool {
         let mut any = false;
         for running in self.running.values() {
             if running.transfer == transfer {
@@ -145,7 +156,7 @@ impl Running {
     }
 }
 
-impl Ticket<'_> {
+impl Seat<'_> {
     /// Sets the handle by which a newer session of the same transfer ends this one.
     pub(super) fn hold(&self, cancel: Cancel) {
         if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
@@ -162,7 +173,7 @@ impl Ticket<'_> {
     }
 }
 
-impl Drop for Ticket<'_> {
+impl Drop for Seat<'_> {
     fn drop(&mut self) {
         lock(&self.table.places).running.remove(&self.number);
         self.table.changed.notify_all();
@@ -173,7 +184,7 @@ impl Drop for Ticket<'_> {
 mod tests {
     use super::*;
 
-    fn code(entered: Result<Ticket<'_>, Fault>) -> Option<Code> {
+    fn code(entered: Result<Seat<'_>, Fault>) -> Option<Code> {
         entered.err().map(|fault| fault.code)
     }
 

@@ -2,15 +2,18 @@
 //! the disk.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError};
 
+use super::directories::Directories;
+use super::members::{Ended, Members};
+use crate::entry::Entry;
 use crate::fault::Fault;
+use crate::fs::meta::Lost;
 use crate::journal::Verified;
-use crate::target::Target;
+use crate::target::Targets;
 
 /// Verified blocks wait at most this long to become durable …
 const COMMIT_EVERY: Duration = Duration::from_secs(1);
@@ -30,20 +33,49 @@ pub(super) enum Job {
     Settle { file: u32 },
     /// Give the durable file its final name, unless the session is over.
     Publish { file: u32 },
+    /// Write a small file whose content is verified, or make a link.
+    Member {
+        file: u32,
+        entry: Box<Entry>,
+        content: Vec<u8>,
+    },
+    /// All entries are finished but the attributes of these directories.
+    Finish(Directories),
 }
 
-/// Works until the other end of `jobs` is dropped, then makes durable what it has. Each published
-/// file goes to `published`; the first failure goes there too and ends it. Publishes nothing more
-/// once `stop` is set: the sender may have withdrawn its commit.
+/// What this thread reports.
+#[derive(Debug)]
+pub(super) enum Report {
+    /// The file is durable under its name.
+    Published(u32),
+    /// These members have ended.
+    Members(Vec<Ended>),
+    /// A file failed.
+    Failed(u32, Fault),
+    /// What members lost since the latest of these reports.
+    Lost(Lost),
+    /// The attributes of directories are set, or what failed.
+    Finished(Result<(), Fault>),
+}
+
+/// Works until the other end of `jobs` is dropped, then makes durable what it has. What becomes of
+/// files goes to `report`. Publishes nothing more once `stop` is set: the sender may have withdrawn
+/// its commit.
 pub(super) fn make_durable(
-    targets: &[Option<Arc<Target>>],
+    targets: &Targets,
+    mut members: Members<'_>,
     jobs: &Receiver<Job>,
     stop: &AtomicBool,
-    mut published: impl FnMut(Result<u32, Fault>),
+    mut report: impl FnMut(Report),
 ) {
     let mut pending: HashMap<u32, Vec<Verified>> = HashMap::new();
     let (mut bytes, mut due, mut unwritten) = (0, None, 0);
     loop {
+        if members.is_full() || jobs.is_empty() && !members.is_empty() {
+            let ended = members.flush(stop);
+            members.take_lost().map(Report::Lost).map(&mut report);
+            report(Report::Members(ended));
+        }
         let job = match due {
             Some(due) => jobs.recv_deadline(due),
             None => jobs.recv().map_err(RecvTimeoutError::from),
@@ -51,7 +83,7 @@ pub(super) fn make_durable(
         let mut over = false;
         match job {
             Ok(Job::Complete { file }) => {
-                if let Some(Some(target)) = targets.get(file as usize) {
+                if let Some(target) = targets.get(file) {
                     unwritten += target.blocks.block_size();
                     if unwritten >= WRITEBACK_BYTES {
                         target.start_writeback();
@@ -60,28 +92,42 @@ pub(super) fn make_durable(
                 }
             }
             Ok(Job::Verified { file, block }) => {
-                if let Some(Some(target)) = targets.get(file as usize) {
+                if let Some(target) = targets.get(file) {
                     bytes += target.blocks.block_size();
                     pending.entry(file).or_default().push(block);
                     due.get_or_insert_with(|| Instant::now() + COMMIT_EVERY);
                 }
             }
-            Ok(Job::Settle { file }) => {
-                if let Some(Some(target)) = targets.get(file as usize)
-                    && let Err(fault) = target.settle()
-                {
-                    published(Err(fault));
-                    // The session queues jobs until it reads the failure.
-                    jobs.iter().for_each(drop);
-                    return;
+            Ok(Job::Settle { file }) => match targets.get(file).map(|target| target.settle()) {
+                Some(Ok(lost)) => members.add_lost(lost),
+                Some(Err(fault)) => {
+                    pending.remove(&file);
+                    report(Report::Failed(file, fault));
                 }
-            }
-            Ok(Job::Publish { .. }) if stop.load(Ordering::Acquire) => {}
+                None => {}
+            },
+            Ok(Job::Publish { .. } | Job::Member { .. } | Job::Finish(_))
+                if stop.load(Ordering::Acquire) => {}
             Ok(Job::Publish { file }) => {
                 pending.remove(&file);
-                if let Some(Some(target)) = targets.get(file as usize) {
-                    published(target.publish().map(|()| file));
+                if let Some(target) = targets.get(file) {
+                    let published = target.publish().and_then(|()| members.sync_names());
+                    members.take_lost().map(Report::Lost).map(&mut report);
+                    report(match published {
+                        Ok(()) => Report::Published(file),
+                        Err(fault) => Report::Failed(file, fault),
+                    });
                 }
+            }
+            Ok(Job::Member {
+                file,
+                entry,
+                content,
+            }) => members.take(file, &entry, &content),
+            Ok(Job::Finish(directories)) => {
+                let finished = members.finish(directories);
+                members.take_lost().map(Report::Lost).map(&mut report);
+                report(Report::Finished(finished));
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => over = true,
@@ -89,14 +135,11 @@ pub(super) fn make_durable(
         let due_now = due.is_some_and(|due| Instant::now() >= due);
         if over || due_now || bytes >= COMMIT_BYTES {
             for (file, blocks) in pending.drain() {
-                let Some(Some(target)) = targets.get(file as usize) else {
+                let Some(target) = targets.get(file) else {
                     continue;
                 };
                 if let Err(fault) = target.commit(&blocks) {
-                    published(Err(fault));
-                    // The session queues jobs until it reads the failure.
-                    jobs.iter().for_each(drop);
-                    return;
+                    report(Report::Failed(file, fault));
                 }
             }
             (bytes, due) = (0, None);

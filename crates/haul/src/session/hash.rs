@@ -1,26 +1,29 @@
 //! The hashers of the two ends, each on a thread of its own.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 
 use crate::fault::Fault;
+use crate::outbound::{Aside, FileSource, Offered, Work};
 use crate::sink::{BlockId, Complete};
-use crate::source::{Aside, FileSource, SourceFile, Work, changed};
+use crate::source::changed;
 use crate::space::Segment;
-use crate::target::{HASH_PIECE, Target, hash_pieces, hash_range};
+use crate::target::{HASH_PIECE, Targets, hash_pieces, hash_range};
 use crate::tree::{Blocks, Digest};
-use crate::wire::{Digests, Locate, Pieces, Run};
+use crate::wire::{Digests, FILES_OPEN, Locate, Pieces, Run};
 
 /// Digests sent in one message …
 const BATCH: usize = 8;
 /// … which waits no longer than this for more of them: a block without its digest is not verified,
 /// and moves again if an end dies.
 const BATCH_WAIT: Duration = Duration::from_millis(200);
+/// Seals of small files sent in one message.
+const SEALS: usize = 512;
 
-/// Results of the hasher of a source; a failure comes with the index of its file.
+/// Results of the hasher of a source; a failure comes with the id of its file.
 pub(super) type HashedOr = Result<Hashed, (u32, Fault)>;
 
 #[derive(Debug)]
@@ -30,6 +33,8 @@ pub(super) enum Hashed {
     Pieces(Pieces),
     /// Every block of a file has been hashed.
     Whole(Whole),
+    /// The hashes of consecutive small files, the first of which has this id.
+    Smalls(u32, Vec<Digest>),
     /// The file still matches its digests.
     Proved(u32),
 }
@@ -47,17 +52,25 @@ pub(super) struct Whole {
 /// while it would wait for the channel, the blocks that are present at the receiver. Hands the
 /// digests to `send` until that returns false or the space is complete.
 pub(super) fn hash_source(source: &FileSource, send: impl FnMut(HashedOr) -> bool) {
-    let blocks = source.files().iter().map(SourceFile::blocks);
     let mut hasher = SourceHasher {
         source,
         send,
         buffer: vec![0; HASH_PIECE],
-        files: blocks.map(FileDigests::new).collect(),
+        files: HashMap::new(),
+        smalls: (0, Vec::new()),
     };
     let mut index = 0;
-    while let Some(work) = source.work(&mut index) {
+    loop {
+        let work = source.work_now(&mut index);
+        if work.is_none() && !hasher.flush() {
+            return;
+        }
+        let Some(work) = work.or_else(|| source.work(&mut index)) else {
+            return;
+        };
         let goes_on = match work {
             Work::Run(run, segment) => hasher.hash(run, Some(segment)),
+            Work::Whole(file, end) => hasher.hash_small(file, end),
             Work::Aside(aside) => hasher.work_aside(aside),
         };
         if !goes_on {
@@ -70,7 +83,9 @@ struct SourceHasher<'a, F> {
     source: &'a FileSource,
     send: F,
     buffer: Vec<u8>,
-    files: Vec<FileDigests>,
+    files: HashMap<u32, FileDigests>,
+    /// Hashes of consecutive small files that were not sent yet, and the id of the first.
+    smalls: (u32, Vec<Digest>),
 }
 
 /// Digests of a file.
@@ -113,44 +128,96 @@ impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
         }
     }
 
-    /// Hashes the pieces of a block, so that the receiver finds the damaged ones.
-    fn locate(&mut self, Locate { file, block }: Locate) -> bool {
-        let source = &self.source.files()[file as usize];
-        let pieces = source.blocks().pieces(block);
-        let read = |buf: &mut [u8], at| source.read_exact_at(buf, at);
-        let digests = match hash_pieces(pieces, &mut self.buffer, read) {
-            Ok(digests) => digests,
-            Err(fault) => {
-                (self.send)(Err((file, fault)));
+    /// Returns the digests of a file that is not finished.
+    fn digests(&mut self, file: u32, offered: &Offered) -> &mut FileDigests {
+        if !self.files.contains_key(&file) && self.files.len() > 2 * FILES_OPEN {
+            let source = self.source;
+            self.files.retain(|file, _| source.get(*file).is_some());
+        }
+        let new = || FileDigests::new(offered.blocks());
+        self.files.entry(file).or_insert_with(new)
+    }
+
+    /// Reports why a file fails. Returns whether the session goes on.
+    fn fail(&mut self, file: u32, offered: &Offered, fault: Fault) -> bool {
+        (self.send)(Err((file, fault))) && offered.entry.is_member
+    }
+
+    /// Sends the hashes of small files that wait.
+    fn flush(&mut self) -> bool {
+        let (first, digests) = std::mem::take(&mut self.smalls);
+        digests.is_empty() || (self.send)(Ok(Hashed::Smalls(first, digests)))
+    }
+
+    /// Hashes a small file once the channel has taken it.
+    fn hash_small(&mut self, file: u32, end: u64) -> bool {
+        let Some(offered) = self.source.get(file) else {
+            return true;
+        };
+        if self.source.taken() < end {
+            if !self.flush() {
                 return false;
             }
+            self.source.wait_taken(end);
+        }
+        let digest = match self.source.small(file, &offered).as_ref() {
+            Ok(content) => *blake3::hash(content).as_bytes(),
+            Err(fault) => return self.flush() && self.fail(file, &offered, fault.clone()),
         };
-        if !self.note(file, block, pieces.block(&digests)) {
+        let (first, digests) = &self.smalls;
+        let next = u64::from(*first) + digests.len() as u64;
+        if (digests.len() >= SEALS || next != u64::from(file)) && !self.flush() {
             return false;
         }
-        (self.send)(Ok(Hashed::Pieces(Pieces {
-            file,
-            block,
-            digests: digests.concat(),
-        })))
+        if self.smalls.1.is_empty() {
+            self.smalls.0 = file;
+        }
+        self.smalls.1.push(digest);
+        true
+    }
+
+    /// Hashes the pieces of a block, so that the receiver finds the damaged ones.
+    fn locate(&mut self, Locate { file, block }: Locate) -> bool {
+        let Some(offered) = self.source.get(file) else {
+            return true;
+        };
+        let pieces = offered.blocks().pieces(block);
+        let digests = offered.source().and_then(|source| {
+            let read = |buf: &mut [u8], at| source.read_exact_at(buf, at);
+            hash_pieces(pieces, &mut self.buffer, read)
+        });
+        let digests = match digests {
+            Ok(digests) => digests,
+            Err(fault) => return self.fail(file, &offered, fault),
+        };
+        match self.note(file, &offered, block, pieces.block(&digests)) {
+            Noted::Same => (self.send)(Ok(Hashed::Pieces(Pieces {
+                file,
+                block,
+                digests: digests.concat(),
+            }))),
+            Noted::Changed { goes_on } => goes_on,
+        }
     }
 
     /// Notes the digest of a block. If the block had another before, the file has changed: reports
-    /// that and returns false.
-    fn note(&mut self, file: u32, block: u32, digest: Digest) -> bool {
-        let is_same = self.files[file as usize].note(block, digest);
-        if !is_same {
-            let name = &self.source.files()[file as usize].name;
-            (self.send)(Err((file, changed(name, "was written to"))));
+    /// that.
+    fn note(&mut self, file: u32, offered: &Offered, block: u32, digest: Digest) -> Noted {
+        if self.digests(file, offered).note(block, digest) {
+            return Noted::Same;
         }
-        is_same
+        let fault = changed(&offered.entry.path, "was written to");
+        let goes_on = self.fail(file, offered, fault);
+        Noted::Changed { goes_on }
     }
 
     /// Hashes the blocks of a run, each after the channel has taken it if the run is in the space.
     /// Returns false once the session has ended.
     fn hash(&mut self, run: Run, segment: Option<Segment>) -> bool {
-        let blocks = self.source.files()[run.file as usize].blocks();
-        let (run_start, _) = blocks.range(run.first, 0);
+        let Some(offered) = self.source.get(run.file) else {
+            return true;
+        };
+        let blocks = offered.blocks();
         let mut batch = Digests {
             file: run.file,
             first: run.first,
@@ -160,23 +227,27 @@ impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
         for block in run.first..run.first + run.count {
             if let Some(segment) = segment {
                 let (position, len) = blocks.range(block, 1);
-                let end = segment.start + (position - run_start) + len;
+                let end = segment.start + (position + len - segment.position);
                 while let Some(aside) = self.source.work_until_taken(end) {
                     if !self.work_aside(aside) {
                         return false;
                     }
                 }
-                self.source.wait_taken(end);
-            }
-            let digest = match self.hash_block(run.file, block) {
-                Ok(digest) => digest,
-                Err(fault) => {
-                    (self.send)(Err((run.file, fault)));
+                if self.source.taken() < end && !self.flush() {
                     return false;
                 }
+                self.source.wait_taken(end);
+            }
+            // A member may have failed meanwhile.
+            if self.source.get(run.file).is_none() {
+                return true;
+            }
+            let digest = match self.hash_block(&offered, block) {
+                Ok(digest) => digest,
+                Err(fault) => return self.fail(run.file, &offered, fault),
             };
-            if !self.note(run.file, block, digest) {
-                return false;
+            if let Noted::Changed { goes_on } = self.note(run.file, &offered, block, digest) {
+                return goes_on;
             }
             batch.digests.extend_from_slice(&digest);
             let full = batch.digests.len() >= BATCH * size_of::<Digest>();
@@ -193,7 +264,7 @@ impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
                 }
             }
         }
-        let file = &mut self.files[run.file as usize];
+        let file = self.digests(run.file, &offered);
         file.end = segment.map_or(file.end, |segment| segment.start + segment.len);
         if file.missing > 0 {
             return true;
@@ -202,10 +273,11 @@ impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
             let digests: Vec<Digest> = file.blocks.iter().flatten().copied().collect();
             *blocks.root(&digests).as_bytes()
         });
+        let end = file.end;
         (self.send)(Ok(Hashed::Whole(Whole {
             file: run.file,
             root,
-            end: file.end,
+            end,
         })))
     }
 
@@ -213,64 +285,88 @@ impl<F: FnMut(HashedOr) -> bool> SourceHasher<'_, F> {
     /// once the session is over.
     fn prove(&mut self, file: u32) -> bool {
         let source = self.source;
-        let proved = source.files()[file as usize].prove(|| {
-            for block in 0..source.files()[file as usize].blocks().count() {
-                if source.is_complete() {
-                    return Ok(false);
+        let Some(offered) = source.get(file) else {
+            return true;
+        };
+        let proved = offered.source().and_then(|opened| {
+            opened.prove(|| {
+                for block in 0..offered.blocks().count() {
+                    if source.is_complete() {
+                        return Ok(false);
+                    }
+                    let digest = self.hash_block(&offered, block)?;
+                    if !self.digests(file, &offered).note(block, digest) {
+                        return Ok(false);
+                    }
                 }
-                let digest = self.hash_block(file, block)?;
-                if !self.files[file as usize].note(block, digest) {
-                    return Ok(false);
-                }
-            }
-            Ok(true)
+                Ok(true)
+            })
         });
         // A file that changed after it was published does not end the work for the others.
         let proved = proved.map(|()| Hashed::Proved(file));
         !source.is_complete() && (self.send)(proved.map_err(|fault| (file, fault)))
     }
 
-    fn hash_block(&mut self, file: u32, block: u32) -> Result<Digest, Fault> {
-        let file = &self.source.files()[file as usize];
-        let (hasher, range) = (file.blocks().hasher(block), file.blocks().range(block, 1));
+    fn hash_block(&mut self, offered: &Offered, block: u32) -> Result<Digest, Fault> {
+        let (source, blocks) = (offered.source()?, offered.blocks());
+        let (hasher, range) = (blocks.hasher(block), blocks.range(block, 1));
         hash_range(hasher, range, &mut self.buffer, |buf, at| {
-            file.read_exact_at(buf, at)
+            source.read_exact_at(buf, at)
         })
     }
 }
 
-/// Results of reading targets back.
+/// Result of noting the digest of a block.
+enum Noted {
+    Same,
+    /// It had another before; whether the session goes on.
+    Changed {
+        goes_on: bool,
+    },
+}
+
+/// Results of hashing what arrived.
 #[derive(Debug)]
 pub(super) enum Found {
     Block(BlockId, Digest),
     Pieces(BlockId, Vec<Digest>),
+    /// A small file with its content.
+    Small(u32, Digest, Vec<u8>),
 }
 
-/// Reads complete blocks back and hashes them.
+/// Reads complete blocks back and hashes them, and hashes small files.
 pub(super) fn hash_targets(
-    targets: &[Option<Arc<Target>>],
+    targets: &Targets,
     complete: &Receiver<Complete>,
     stop: &AtomicBool,
-    mut send: impl FnMut(Result<Found, Fault>) -> bool,
+    mut send: impl FnMut(Result<Found, (u32, Fault)>) -> bool,
 ) {
     let mut buffer = vec![0; HASH_PIECE];
     while let Ok(complete) = complete.recv() {
         if stop.load(Ordering::Acquire) {
             return;
         }
-        let (Complete::Block(id) | Complete::Pieces(id)) = complete;
-        let Some(Some(target)) = targets.get(id.file as usize) else {
-            continue;
-        };
         let found = match complete {
-            Complete::Block(_) => target
-                .hash_block(id.block, &mut buffer)
-                .map(|digest| Found::Block(id, digest)),
-            Complete::Pieces(_) => target
-                .hash_pieces(id.block, &mut buffer)
-                .map(|digests| Found::Pieces(id, digests)),
+            Complete::Small(file, content) => {
+                let digest = *blake3::hash(&content).as_bytes();
+                Ok(Found::Small(file, digest, content))
+            }
+            Complete::Block(id) | Complete::Pieces(id) => {
+                let Some(target) = targets.get(id.file) else {
+                    continue;
+                };
+                let found = match complete {
+                    Complete::Pieces(_) => target
+                        .hash_pieces(id.block, &mut buffer)
+                        .map(|digests| Found::Pieces(id, digests)),
+                    _ => target
+                        .hash_block(id.block, &mut buffer)
+                        .map(|digest| Found::Block(id, digest)),
+                };
+                found.map_err(|error| (id.file, target.fault("cannot read back", &error)))
+            }
         };
-        if !send(found.map_err(|error| target.fault("cannot read back", &error))) {
+        if !send(found) {
             return;
         }
     }
@@ -283,15 +379,19 @@ mod tests {
 
     use super::*;
     use crate::fault::Code;
-    use crate::name::Name;
+    use crate::fs::path::Relative;
+    use crate::outbound::Origin;
+    use crate::source::SourceFile;
 
     #[test]
     fn a_file_is_whole_once_and_a_block_with_two_digests_has_changed() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[1; 1000]).unwrap();
         let writer = file.try_clone().unwrap();
-        let name = Name::new(b"a").unwrap();
-        let source = FileSource::new(vec![SourceFile::new(name, file, "a").unwrap()]);
+        let file = SourceFile::new(file, "a").unwrap();
+        let entry = file.entry(Relative::new(b"a").unwrap());
+        let offered = Offered::new(entry, Origin::Open(Box::new(file)));
+        let source = FileSource::new(vec![offered]);
         let run = Run {
             file: 0,
             first: 0,

@@ -15,9 +15,12 @@ use crate::report::Cpu;
 use crate::wire::{Causes, Complete};
 
 pub(crate) mod bench;
+mod directories;
 mod durable;
 mod hash;
-mod plan;
+mod members;
+pub(crate) mod outcome;
+pub(crate) mod plan;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 #[cfg(test)]
@@ -118,8 +121,24 @@ impl Meter {
             rtt_us: stats.rtt_us,
             repaired,
             causes: stats.causes,
+            lost: None,
         }
     }
+}
+
+/// Calls its function if a thread panics while it holds this.
+struct OnPanic<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnPanic<F> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            (self.0)();
+        }
+    }
+}
+
+fn threads_ended() -> Fault {
+    Fault::new(Code::Other, "the session's threads ended")
 }
 
 /// Starts one of a session's threads.
@@ -141,6 +160,7 @@ pub(crate) fn add(sum: &mut Complete, more: &Complete) {
     sum.retransmitted = sum.retransmitted.saturating_add(more.retransmitted);
     sum.repaired = sum.repaired.saturating_add(more.repaired);
     sum.rtt_us = more.rtt_us.or(sum.rtt_us);
+    sum.lost = more.lost.or(sum.lost);
     sum.causes = match (sum.causes, more.causes) {
         (Some(one), Some(other)) => Some(Causes {
             lost: one.lost.saturating_add(other.lost),

@@ -51,7 +51,8 @@ impl Far {
             conn: wanted,
             begun,
         };
-        far.edges.resolve(wanted, &endpoint(), false);
+        far.edges
+            .resolve(wanted, &endpoint(), false, "session".to_owned());
         far.with_edges(0, |edges, tools| {
             edges.connect(tools, wanted, addresses.to_vec());
         });
@@ -77,7 +78,7 @@ impl Far {
         Some(due.since(self.begun) / SECOND_NS)
     }
 
-    /// What the near end learns of it.
+    /// The near end's view of it.
     fn answer(&mut self) -> Option<Event> {
         let Pair { near, far, .. } = &mut self.pair;
         far.talk(near, self.begun).unwrap();

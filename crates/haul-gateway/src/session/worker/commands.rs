@@ -31,7 +31,9 @@ impl Worker {
             SessionCommand::Call(call) => self.on_call(call),
             SessionCommand::Withdrawn => {
                 if let Some(opener) = self.part.opener_mut() {
-                    opener.calls.retain(|call| call.party.is_wanted());
+                    opener
+                        .calls
+                        .retain(|waiting| waiting.call.party.is_wanted());
                 }
                 if let Some(session) = self.body.session(0) {
                     self.edges.withdraw(session);
@@ -154,7 +156,7 @@ impl Worker {
                 let _ = session.refuse_session(NackStatus::Closing, hop_index, BEING_STOPPED);
             }
             State::Greeting | State::Opening if has_edges => {}
-            // Once its owner is back and has been told, the session still takes connections for a
+            // Once its owner is back and has the notice, the session still takes connections for a
             // while.
             State::Suspended(_) if is_told_later && session.conns() > 0 => {}
             _ => session.close(NackStatus::Done, false),
@@ -203,14 +205,13 @@ impl Worker {
         match allowed {
             Ok(addresses) if !addresses.is_empty() => edges.connect(&mut tools, conn, addresses),
             Ok(_) => {
-                edges.refused(tools.poller, conn, code(NackStatus::Forbidden));
+                edges.refused(tools.poller, conn, code(NackStatus::Forbidden), None);
                 let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
             }
-            Err(_) => {
-                edges.refused(tools.poller, conn, code(NackStatus::CannotConnect));
-                let _ = tools
-                    .session
-                    .refuse_conn(conn, code(NackStatus::CannotConnect));
+            Err(why) => {
+                let status = code(NackStatus::CannotResolve);
+                edges.refused(tools.poller, conn, status, Some(why));
+                let _ = tools.session.refuse_conn(conn, status);
             }
         }
     }

@@ -143,7 +143,7 @@ impl Worker {
         match (self.part.role(), side) {
             (Role::Relay, 1) => {
                 if let Some(near) = self.body.session(0) {
-                    // An absent owner learns it when it is back.
+                    // An absent owner is notified when it is back.
                     let _ = near.notice(NackStatus::CannotConnect, text);
                 }
             }
@@ -252,12 +252,21 @@ impl Worker {
             return;
         }
         let end_reason = self.end_reason(side, error);
+        let is_dry_run = self.is_dry_run();
         let peer = self.segments[side]
             .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
+        let is_ordinary = matches!(
+            error,
+            Error::Ended {
+                status: NackStatus::Done | NackStatus::Closing,
+                ..
+            }
+        );
         match (error, self.part.role()) {
             (Error::Closed, _) => {}
+            _ if is_dry_run => {}
             (Error::NotAuthenticated(_), Role::Pending) => {
                 self.shared.count(|totals| totals.sessions_refused += 1);
                 self.shared
@@ -272,13 +281,22 @@ impl Worker {
                 Level::Warning,
                 format!("{peer}: the session ended: {error}"),
             ),
-            _ => self
-                .shared
-                .log(Level::Warning, format!("the session ended: {end_reason}")),
+            _ => self.shared.log(
+                if is_ordinary {
+                    Level::Info
+                } else {
+                    Level::Warning
+                },
+                format!("the session ended: {end_reason}"),
+            ),
         }
         for side in 0..2 {
-            // The final messages tell the peer why.
+            // The final messages give the peer the reason.
             self.transmit(side);
+        }
+        self.count_end(side, error);
+        if error.status() == NackStatus::UnknownSession {
+            self.start_over();
         }
         self.ending.trouble = Some(self.part.end_reason(&end_reason));
         let status = match error {
@@ -299,6 +317,7 @@ impl Worker {
             .map_or("", |segment| segment.peer.as_str());
         match (error, &self.ending.trouble) {
             (Error::Lost, Some(trouble)) => trouble.clone(),
+            (Error::Gone, Some(trouble)) => format!("{trouble}: {error}"),
             (
                 Error::Ended {
                     status,
@@ -316,6 +335,23 @@ impl Worker {
                 }
             }
             _ => format!("gateway {peer}: {error}"),
+        }
+    }
+
+    /// Counts a session that has ended otherwise than in order.
+    fn count_end(&mut self, side: usize, error: &Error) {
+        let in_order = matches!(
+            error,
+            Error::Closed
+                | Error::Ended {
+                    status: NackStatus::Done,
+                    ..
+                }
+        );
+        let session = self.body.session(side);
+        let was_open = session.is_some_and(|session| session.agreed().resumable);
+        if was_open && !in_order {
+            self.shared.count(|totals| totals.sessions_lost += 1);
         }
     }
 
@@ -340,16 +376,17 @@ impl Worker {
             .body
             .session(0)
             .and_then(|session| session.hops().last());
-        if let (Cause::Forbidden | Cause::Gateway, Some(last)) = (meant.cause, last) {
-            let to = self.edges.destination(conn).unwrap_or_default();
-            let text = format!("{to}: gateway {}: {}", Shown(&last.endpoint), meant.text);
-            self.shared.log(Level::Info, text);
-        }
-        self.edges.refused(&self.poller, conn, status);
+        let is_of_gateway = matches!(
+            meant.cause,
+            Cause::Forbidden | Cause::Gateway | Cause::Unresolved
+        );
+        let last = last.filter(|_| is_of_gateway);
+        let why = last.map(|last| format!("gateway {}: {}", Shown(&last.endpoint), meant.text));
+        self.edges.refused(&self.poller, conn, status, why);
     }
 
     pub(super) fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
-        let rules = self.shared.config();
+        let (rules, client) = (self.shared.config(), self.client_of(conn));
         let of_rdma = of_rdma(to);
         let by_rdma = of_rdma.is_some();
         let to = of_rdma.as_ref().unwrap_or(to);
@@ -357,20 +394,21 @@ impl Worker {
         let allowed = address.is_none_or(|address| rules.lets_out(address, by_rdma));
         match (address, &to.address) {
             (Some(address), _) if allowed => {
+                self.edges.resolve(conn, to, by_rdma, client);
                 if let Some((mut tools, edges)) = self.edges_tools() {
-                    edges.resolve(conn, to, by_rdma);
                     edges.connect(&mut tools, conn, vec![address]);
                 }
             }
             (None, Address::Name(name)) => {
-                self.edges.resolve(conn, to, by_rdma);
+                self.edges.resolve(conn, to, by_rdma, client);
                 resolve(&self.shared, conn, name, to.port, &self.handle);
             }
             // Not on the list, or not resolvable here.
             _ => {
-                if let Some((tools, _)) = self.edges_tools() {
+                self.edges.resolve(conn, to, by_rdma, client);
+                if let Some((tools, edges)) = self.edges_tools() {
+                    edges.refused(tools.poller, conn, code(NackStatus::Forbidden), None);
                     let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));
-                    self.shared.count(|totals| totals.connections_refused += 1);
                 }
             }
         }

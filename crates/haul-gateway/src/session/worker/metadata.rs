@@ -1,13 +1,16 @@
 //! Metadata from applications about a session and its connections: a log line for each, and pairs
 //! for the page.
 
+use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 
 use haul_xsp::wire::Metadata;
 use haul_xsp::{ConnId, Side};
 
 use super::Worker;
 use super::state::Body;
+use crate::caller::CLIENT;
 use crate::host::{Shown, hex};
 use crate::log::Level;
 use crate::status::Connection;
@@ -16,6 +19,9 @@ use crate::status::Connection;
 const LINE_BYTES_MAX: usize = 600;
 const SHOWN_MAX: usize = 200;
 
+/// Key of a session's metadata: the name of the gateway that opened it.
+pub(super) const GATEWAY: &str = "haul.gateway";
+
 impl Worker {
     /// Handles metadata of the session, which may be repeated.
     pub(super) fn note_session(&mut self, metadata: Metadata) {
@@ -23,13 +29,44 @@ impl Worker {
             self.log_dropped("the session");
             return;
         }
-        self.described.metadata = metadata;
+        let earlier = std::mem::replace(&mut self.described.metadata, metadata);
+        if earlier.get(GATEWAY) != self.described.metadata.get(GATEWAY) {
+            self.log_opener();
+        }
         self.log_metadata();
+    }
+
+    fn log_opener(&mut self) {
+        let id = self.body.session(0).map(|session| hex(&session.id().0));
+        let peer = self.segments[0].side.as_ref();
+        let peer = peer.map_or("", |segment| segment.peer.as_str());
+        let Some((id, name)) = id.zip(self.described.metadata.get(GATEWAY)) else {
+            return;
+        };
+        let name = name.escape_debug();
+        let text = format!("{peer}: session {id} of gateway '{name}'");
+        self.shared.log(Level::Info, text);
+    }
+
+    /// Returns the name of the gateway that opened the session, as it states it.
+    pub(super) fn opener_name(&self) -> Option<&str> {
+        self.described.metadata.get(GATEWAY)
+    }
+
+    /// Returns the client of a connection that the session's opener has asked for: its address, if
+    /// the opener states a valid one.
+    pub(super) fn client_of(&mut self, conn: ConnId) -> String {
+        let session = self.body.session(0);
+        let metadata = session
+            .as_ref()
+            .and_then(|session| session.conn_metadata(conn));
+        client(metadata)
     }
 
     /// Logs it once for each session.
     pub(super) fn log_metadata(&mut self) {
-        if self.described.metadata.is_empty() || self.described.is_logged {
+        let pairs = self.described.metadata.pairs_of_users();
+        if pairs.count() == 0 || self.described.is_logged {
             return;
         }
         self.described.is_logged = true;
@@ -43,7 +80,7 @@ impl Worker {
         let name = format!("connection {}", conn.0);
         if metadata.is_dropped() {
             self.log_dropped(&name);
-        } else if !metadata.is_empty() {
+        } else if metadata.pairs_of_users().count() > 0 {
             let text = format!("{name}: metadata: {}", Pairs(metadata));
             self.shared.log(Level::Info, text);
         }
@@ -63,9 +100,9 @@ impl Worker {
             let described = near.described_conns().take(SHOWN_MAX);
             connections.extend(described.map(|(conn, to, metadata)| Connection {
                 number: conn.0,
-                from: "session".to_owned(),
+                from: client(Some(metadata)),
                 to: Shown(to).to_string(),
-                metadata: metadata.pairs().clone(),
+                metadata: pairs(metadata),
                 ..Connection::default()
             }));
             return;
@@ -75,10 +112,25 @@ impl Worker {
         };
         for connection in connections {
             if let Some(metadata) = session.conn_metadata(ConnId(connection.number)) {
-                connection.metadata.clone_from(metadata.pairs());
+                connection.metadata = pairs(metadata);
             }
         }
     }
+}
+
+/// Returns the pairs that the page shows.
+pub(super) fn pairs(metadata: &Metadata) -> BTreeMap<String, String> {
+    let pairs = metadata.pairs_of_users();
+    pairs
+        .map(|(key, value)| (key.clone(), value.clone()))
+        .collect()
+}
+
+/// Returns the client that metadata names, or another word if it names none.
+fn client(metadata: Option<&Metadata>) -> String {
+    let named = metadata.and_then(|metadata| metadata.get(CLIENT));
+    let address = named.and_then(|named| named.parse::<SocketAddr>().ok());
+    address.map_or_else(|| "session".to_owned(), |address| address.to_string())
 }
 
 /// Formats pairs for a log line, as far as there is room.
@@ -87,7 +139,7 @@ struct Pairs<'a>(&'a Metadata);
 impl fmt::Display for Pairs<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = LINE_BYTES_MAX;
-        for (index, (key, value)) in self.0.pairs().iter().enumerate() {
+        for (index, (key, value)) in self.0.pairs_of_users().enumerate() {
             let text = format!("{key}=\"{}\"", value.escape_debug());
             let Some(rest) = left.checked_sub(text.len()) else {
                 return f.write_str(" …");
@@ -103,6 +155,21 @@ impl fmt::Display for Pairs<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_client_is_an_address_or_unknown() {
+        let named = |value: &str| {
+            let mut metadata = Metadata::default();
+            metadata.set(CLIENT, value).unwrap();
+            client(Some(&metadata))
+        };
+        assert_eq!(named("192.0.2.1:7"), "192.0.2.1:7");
+        assert_eq!(named("[2001:DB8::1]:7"), "[2001:db8::1]:7");
+        for forged in ["", "192.0.2.1", "root", "192.0.2.1:7\n", "host:7"] {
+            assert_eq!(named(forged), "session", "{forged}");
+        }
+        assert_eq!(client(None), "session");
+    }
 
     #[test]
     fn a_line_has_an_end_and_no_other_line_in_it() {

@@ -10,8 +10,10 @@ use haul_xsp::{Error, SessionId, State, Time};
 use super::super::attempts::Attempts;
 use super::super::dispatch::dispatch;
 use super::super::shape::Shape;
+use super::super::side::SegmentSide;
 use super::Worker;
-use super::part::{Opener, Part, Probed};
+use super::metadata::GATEWAY;
+use super::part::{Opener, Part, Probed, Waiting};
 use super::segments::drop_control;
 use super::state::{Body, Dial};
 use super::ways::{Turn, Ways};
@@ -28,7 +30,12 @@ const WAITING_MAX: usize = 1_024;
 impl Worker {
     /// Starts a thread that opens a session for a route.
     pub(crate) fn open(shared: &Arc<Shared>, route: &Route) -> Result<SessionHandle, String> {
-        Self::open_route(shared, route, None)
+        Self::open_route(shared, route, None, false)
+    }
+
+    /// Starts a thread that opens a session for a route to try its data channels.
+    pub(crate) fn open_trial(shared: &Arc<Shared>, route: &Route) -> Result<SessionHandle, String> {
+        Self::open_route(shared, route, None, true)
     }
 
     /// Starts a thread that asks whether a session for a route can be opened, and answers `probe`.
@@ -37,24 +44,38 @@ impl Worker {
         route: &Route,
         probe: Sender<Probed>,
     ) -> Result<(), String> {
-        Self::open_route(shared, route, Some(probe)).map(drop)
+        Self::open_route(shared, route, Some(probe), false).map(drop)
     }
 
     pub(super) fn open_route(
         shared: &Arc<Shared>,
         route: &Route,
         probe: Option<Sender<Probed>>,
+        is_trial: bool,
     ) -> Result<SessionHandle, String> {
         let text = |error: io::Error| error.to_string();
         let shape = Shape::of_route(&shared.config(), route);
-        let ways = Ways::of_route(route).ok_or("a route without gateways")?;
-        let part = Part::Opener(Box::new(Opener::new(ways, probe)));
+        let mut ways = Ways::of_route(route).ok_or("a route without gateways")?;
+        ways.put_last(|way| shared.health.is_down(way));
+        let is_probe = probe.is_some();
+        let mut opener = Opener::new(ways, probe);
+        opener.is_trial = is_trial;
+        let part = Part::Opener(Box::new(opener));
         let mut worker = Self::new(Arc::clone(shared), part, shape).map_err(text)?;
         worker.class.clone_from(&route.class);
-        worker.take_memory(true)?;
+        if is_probe {
+            // Nothing is carried.
+            let bare = SegmentSide::bare(worker.shape.verifies).map_err(text)?;
+            worker.segments[0].side = Some(bare);
+        } else {
+            worker.take_memory(true)?;
+        }
         worker.plan_way()?;
         worker.paths.rules.clone_from(&route.path);
         worker.described.metadata = route.metadata.0.clone();
+        // `check` limits the name.
+        let name = &shared.config().name;
+        let _ = worker.described.metadata.set(GATEWAY, name);
         worker.dial(0);
         let handle = worker.handle.clone();
         worker.spawn("haul-opener").map_err(text)?;
@@ -68,7 +89,7 @@ impl Worker {
         let opener = self.part.opener_mut().ok_or("it opens no session")?;
         let way = opener.ways.present().ok_or("there is no way")?;
         let open = SessOpen {
-            resumable: opener.probe.is_none(),
+            resumable: opener.probe.is_none() && !opener.is_trial,
             dry_run: opener.probe.is_some(),
             end_to_end: opener.ways.end_to_end,
             hops: way.hops.clone(),
@@ -94,7 +115,7 @@ impl Worker {
             return false;
         };
         let ways = &mut opener.ways;
-        if !may_do_elsewhere || ways.is_opened || ways.at + 1 >= ways.all.len() {
+        if !may_do_elsewhere || !ways.may_open_by_another() {
             return false;
         }
         let (from, to) = (&ways.all[ways.at].words, &ways.all[ways.at + 1].words);
@@ -102,16 +123,19 @@ impl Worker {
         self.shared.log(Level::Warning, text);
         ways.failed.push(why.to_owned());
         ways.at += 1;
+        let since = self.shared.now();
         for (conn, to, named, metadata) in std::mem::take(&mut ways.along).into_iter().rev() {
-            if let Some((party, from)) = self.edges.take_back(conn) {
-                opener.calls.push_front(Call {
+            if let Some((party, from, began)) = self.edges.take_back(conn) {
+                let call = Call {
                     party,
                     from,
+                    began,
                     to,
                     named,
                     metadata,
                     is_again: true,
-                });
+                };
+                opener.calls.push_front(Waiting { since, call });
             }
         }
         self.unregister();
@@ -203,18 +227,45 @@ impl Worker {
         self.drain();
     }
 
+    /// Retires a suspended session if new connections can get another one, by another way.
+    fn is_replaced(&mut self) -> bool {
+        let health = &self.shared.health;
+        let Some(opener) = self.part.opener() else {
+            return false;
+        };
+        if !opener.ways.has_other(|way| !health.is_down(way)) {
+            return false;
+        }
+        let failed = opener.ways.present().map(|way| way.words.clone());
+        if let Some(way) = failed
+            && health.note_failed(&way, &opener.ways.why, self.shared.now())
+        {
+            let why = &opener.ways.why;
+            let text = format!("the way by {way} is down: {why}");
+            self.shared.log(Level::Warning, text);
+        }
+        self.retire();
+        self.ending.is_draining
+    }
+
     pub(super) fn on_call(&mut self, call: Call) {
         let state = self.body.session(0).map(|session| session.state());
         if state != Some(State::Open) {
             if state == Some(State::Draining) {
-                // The connection came too late for this session, which may end because a peer said
-                // so.
+                // The connection came too late for this session, which may have been ended by a
+                // peer.
                 self.shared.registers().retire(&self.handle);
+                dispatch(&self.shared, call);
+            } else if matches!(state, Some(State::Suspended(_))) && self.is_replaced() {
                 dispatch(&self.shared, call);
             } else if let Some(opener) = self.part.opener_mut()
                 && opener.calls.len() < WAITING_MAX
             {
-                opener.calls.push_back(call);
+                let since = self.shared.now();
+                opener.calls.push_back(Waiting { since, call });
+                if matches!(state, Some(State::Suspended(_))) {
+                    self.hurry(since);
+                }
             } else {
                 self.turn_away(call, NackStatus::Busy);
             }
@@ -233,8 +284,8 @@ impl Worker {
     }
 
     pub(super) fn turn_away(&self, call: Call, status: NackStatus) {
-        self.shared.count(|totals| totals.connections_refused += 1);
-        call.refuse(status, self.ending.trouble.as_deref());
+        self.shared
+            .turn_away(call, status, self.ending.trouble.as_deref());
     }
 
     pub(super) fn on_await(&mut self, waiter: Sender<Result<(), Refusal>>) {
@@ -250,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// Answers those who wait for the session.
+    /// Answers the callers that wait for the session.
     pub(super) fn notify_waiters(&mut self, result: &Result<(), Refusal>) {
         let Some(opener) = self.part.opener_mut() else {
             return;

@@ -15,7 +15,7 @@ use crate::status::Role;
 const NOTICE_NS: u64 = SECOND_NS;
 
 impl Worker {
-    /// Ends the session if nobody would lose anything.
+    /// Ends the session if that loses no data.
     pub(super) fn make_room(&mut self, asked: Option<Sender<()>>) {
         if self.part.role() == Role::Pending {
             self.ending.is_over |= self.standing() < Standing::Authenticated;
@@ -42,16 +42,13 @@ impl Worker {
         self.abort();
     }
 
-    /// Tells the owner that a gateway is being stopped: new connections should go another way. If
-    /// this gateway is a relay between acknowledging ends, the session should too. The owner is
-    /// told again when it returns.
+    /// Notifies the owner that a gateway is being stopped: new connections should go another way.
+    /// If this gateway is a relay between acknowledging ends, the session should too. The notice is
+    /// repeated when the owner returns.
     pub(super) fn notify_owner_of_end(&mut self, text: String) {
         let now = self.now();
-        let can_send = self.segments[0]
-            .side
-            .as_ref()
-            .is_some_and(|segment| segment.reads_until.is_none());
-        if let Some(session) = self.body.session(0).filter(|_| can_send) {
+        let session = self.body.session(0);
+        if let Some(session) = session.filter(|session| !session.is_finishing()) {
             let is_between = self.part.role() == Role::Relay;
             if self.ending.is_draining && is_between && session.agreed().end_to_end {
                 let _ = session.notice(NackStatus::CannotConnect, &text);

@@ -1,4 +1,4 @@
-//! What this gateway is in a session, and the state that goes with it.
+//! The role of this gateway in a session, with its state.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -18,7 +18,7 @@ use crate::status::Role;
 /// opened.
 pub(crate) type Probed = Result<Vec<Option<ChannelKind>>, Refusal>;
 
-/// What this gateway is in the session.
+/// The role of this gateway in the session.
 #[derive(Debug)]
 pub(super) enum Part {
     /// It opened the session.
@@ -35,14 +35,23 @@ pub(super) enum Part {
 #[derive(Debug)]
 pub(super) struct Opener {
     pub(super) ways: Ways,
-    /// What is to be opened at the first hop.
+    /// The request for the first hop.
     pub(super) wanted: Option<(SessionId, SessOpen)>,
     /// Connections that wait for the session to be open.
-    pub(super) calls: VecDeque<Call>,
-    /// Who waits until bytes can go through.
+    pub(super) calls: VecDeque<Waiting>,
+    /// Callers that wait until bytes can flow.
     pub(super) waiters: Vec<Sender<Result<(), Refusal>>>,
-    /// Who asks only whether the session could be opened.
+    /// Callers that only probe whether the session can be opened.
     pub(super) probe: Option<Sender<Probed>>,
+    /// It tries data channels: a gateway that loses it forgets it.
+    pub(super) is_trial: bool,
+}
+
+/// A connection that waits for its session.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) since: Time,
+    pub(super) call: Call,
 }
 
 /// The owner of a session that came in: the peer that opened it, or whose control connection this
@@ -55,10 +64,10 @@ pub(super) struct Owner {
     pub(super) idle: Option<Idle>,
     /// Which gateway is being stopped, for the owner to know.
     pub(super) stopping: Option<String>,
-    /// Until then a draining session takes connections: its owner has been told, and may not know
-    /// yet.
+    /// Until then a draining session takes connections: the notice to its owner may still be in
+    /// flight.
     pub(super) open_until: Option<Time>,
-    /// Of who waits for the memory that this session takes: dropped last.
+    /// The waiters for this session's memory: dropped last.
     pub(super) room: Option<Sender<()>>,
 }
 
@@ -72,15 +81,15 @@ pub(super) struct RelayPart {
 /// The next hop of a session that passes through.
 #[derive(Debug, Default)]
 pub(super) struct NextHop {
-    /// What is to be opened there.
+    /// The request for that side.
     pub(super) wanted: Option<(SessionId, SessOpen)>,
-    /// What was opened there, or is.
+    /// The request that opened it, or is pending.
     pub(super) relayed: Option<(SessionId, SessOpen)>,
     /// Since when it is lost.
     pub(super) since: Option<Time>,
     /// Attempts since then that have failed.
     pub(super) tries: u32,
-    /// The owner has been told.
+    /// The owner has been notified.
     pub(super) has_notified: bool,
     /// Why it is lost, in words.
     pub(super) why: String,
@@ -94,6 +103,7 @@ impl Opener {
             calls: VecDeque::new(),
             waiters: Vec::new(),
             probe,
+            is_trial: false,
         }
     }
 }
@@ -179,7 +189,7 @@ impl Part {
         }
     }
 
-    /// The owner is back: what it was told may have been lost.
+    /// The owner is back: the notice may have been lost.
     pub(super) const fn owner_is_back(&mut self) {
         if let Self::Relay(relay) = self {
             relay.next.has_notified = false;
@@ -230,11 +240,15 @@ impl Part {
         let calls = self
             .opener_mut()
             .map(|opener| std::mem::take(&mut opener.calls));
-        calls.unwrap_or_default()
+        let calls = calls.unwrap_or_default().into_iter();
+        calls.map(|waiting| waiting.call).collect()
     }
 
     pub(super) fn take_first_calls(&mut self, count: usize) -> Vec<Call> {
         let opener = self.opener_mut();
-        opener.map_or_else(Vec::new, |opener| opener.calls.drain(..count).collect())
+        opener.map_or_else(Vec::new, |opener| {
+            let first = opener.calls.drain(..count);
+            first.map(|waiting| waiting.call).collect()
+        })
     }
 }

@@ -7,7 +7,7 @@ use crate::config::PathRule;
 use crate::path::word;
 use crate::status::Path;
 
-/// What is asked for, and what is reported.
+/// Path requests, and reports on them.
 #[derive(Debug, Default)]
 pub(super) struct Paths {
     /// The rules of this end's route.
@@ -22,7 +22,7 @@ pub(super) struct Paths {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) number: u32,
-    /// Who asked: the side and the request there. `None`: this end.
+    /// The requester: the side and its request number. `None`: this end.
     pub(super) from: Option<(usize, u32)>,
     pub(super) shown: Path,
     /// `None` while it is being taken down.

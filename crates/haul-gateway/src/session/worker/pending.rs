@@ -135,13 +135,16 @@ impl Worker {
     }
 
     pub(super) fn refuse_session(&mut self, status: NackStatus, hop_index: u16, text: &str) {
+        let is_dry_run = self.is_dry_run();
         let peer = self.segments[0]
             .side
             .as_ref()
             .map_or("", |segment| segment.peer.as_str());
-        self.shared
-            .log(Level::Warning, format!("{peer}: session refused: {text}"));
-        self.shared.count(|totals| totals.sessions_refused += 1);
+        if !is_dry_run {
+            self.shared
+                .log(Level::Warning, format!("{peer}: session refused: {text}"));
+            self.shared.count(|totals| totals.sessions_refused += 1);
+        }
         if let Some(session) = self.body.session(0) {
             // It fails only if the request is gone.
             let _ = session.refuse_session(status, hop_index, text);
@@ -209,7 +212,8 @@ impl Worker {
         if let Some(idle) = self.part.owner().and_then(|owner| owner.idle.as_ref()) {
             idle.note(false, self.shared.now().as_ns());
         }
-        // Nobody resumes a dry run, and its identifier may belong to a session by the time it ends.
+        // A dry run is never resumed, and its identifier may belong to a session by the time it
+        // ends.
         if !open.dry_run {
             self.register(id);
             self.shared.count(|totals| totals.sessions += 1);

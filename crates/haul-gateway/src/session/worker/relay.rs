@@ -29,7 +29,7 @@ impl Worker {
             Part::Relay(relay) => relay.next.relayed.clone(),
             _ => None,
         };
-        // Nobody waits for the session if its owner is gone.
+        // If the session's owner is gone, no request waits for it.
         let Some((id, open)) = relayed.filter(|_| near == Some(State::Opening)) else {
             return false;
         };
@@ -59,7 +59,7 @@ impl Worker {
         true
     }
 
-    /// Tells the owner that the next hop is lost: it may know another way.
+    /// Notifies the owner that the next hop is lost: it may know another way.
     pub(super) fn notify_owner(&mut self, now: Time, side: usize) {
         let Part::Relay(relay) = &mut self.part else {
             return;
@@ -77,7 +77,7 @@ impl Worker {
         if let Some(near) = self.body.session(0)
             && near.agreed().end_to_end
         {
-            // If the owner is away, the next failure tells it.
+            // If the owner is not connected, the next failure notifies it.
             let notified = near.notice(NackStatus::CannotConnect, &text);
             next.has_notified = notified.is_ok();
         }

@@ -5,9 +5,10 @@ use haul_xsp::wire::{Endpoint, FIRSTS_MAX, Metadata, NackStatus, SessOpen};
 use haul_xsp::{Event, Relay, SECOND_NS, Session, SessionId, State, Time};
 
 use super::super::attempts;
-use super::super::dial::dial;
+use super::super::dial::{ANSWER_BEFORE_OTHERS_NS, ANSWER_NS, dial};
 use super::super::shape;
 use super::super::side::SegmentSide;
+use super::part::Waiting;
 use super::state::{Body, Watched};
 use super::{CONTROL, FABRIC, Worker};
 use crate::channel::{Lost, News, kind};
@@ -18,9 +19,8 @@ use crate::status::Role;
 
 /// First and longest wait before another attempt at the next hop, ns.
 const BACKOFF_NS: (u64, u64) = (SECOND_NS / 10, 5 * SECOND_NS);
-/// Time to read an owner's final messages after this end has closed the control connection, ns: a
-/// round trip, and its thread's turn.
-const FINAL_READ_NS: u64 = 2 * SECOND_NS;
+/// The longest where the next hop refuses: it is about to be started again, perhaps.
+const BACKOFF_GONE_NS: u64 = SECOND_NS;
 
 impl Worker {
     /// The segments that exist.
@@ -97,7 +97,11 @@ impl Worker {
         };
         match segment.transmit(session, now) {
             Ok(waits) => segment.waits_to_send = waits,
-            Err(lost) => self.lose(side, &lost),
+            Err(lost) => {
+                // First handles the peer's earlier messages, and whether the peer has ended it.
+                self.receive(side);
+                self.lose(side, &lost);
+            }
         }
     }
 
@@ -131,62 +135,93 @@ impl Worker {
         }
     }
 
-    /// The control connection is lost, or must be closed because the data channels are lost.
+    /// The control connection is lost.
     pub(super) fn lose(&mut self, side: usize, lost: &Lost) {
         let now = self.now();
+        let segment = self.segments[side].side.as_ref();
+        if segment.is_some_and(|segment| segment.control.is_none()) {
+            return;
+        }
+        self.note_loss(side, lost, Level::Warning);
+        let mut was_left = false;
         if let Some(segment) = &mut self.segments[side].side {
-            if segment.control.is_none() {
-                return;
-            }
-            if let Some(session) = self.body.session(side)
-                && segment.has_broken(now)
-            {
-                self.segments[side]
-                    .attempts
-                    .note_lost(now, &self.shared, session, segment);
-            }
-            // While final messages are read, the reason has been logged.
-            if self.part.role() != Role::Pending && segment.reads_until.is_none() {
-                self.shared
-                    .log(Level::Warning, format!("{}: {}", segment.peer, lost.0));
-                self.ending.trouble = Some(format!("gateway {}: {}", segment.peer, lost.0));
-                let control = segment.control.as_ref();
-                self.ending.auth_failed = control.is_some_and(Control::auth_failed);
-            }
-            if !self.segments[side].dial.hop.is_empty() {
-                self.part.note(&lost.0);
-            }
+            was_left = segment.was_left;
             drop_control(segment, &self.poller, &mut self.segments[side].watched);
         }
         self.end_fabric(side);
-        if let Some(session) = self.body.session(side) {
-            session.handle_lost(now);
+        match self.body.session(side) {
+            Some(session) if was_left => session.handle_left(now),
+            Some(session) => session.handle_lost(now),
+            None => {}
         }
     }
 
-    /// The data channels are lost. The owner may have closed the session in messages still in
-    /// flight, so its final messages are read before the segment is given up.
+    /// The data channels are lost. The peer may have ended the session in messages still in flight,
+    /// so its final messages are read before the control connection is given up.
     pub(super) fn lose_channels(&mut self, side: usize, lost: &Lost) {
         self.receive(side);
-        let until = self.now().after(FINAL_READ_NS);
-        let session = self.body.session(side).map(|session| session.state());
-        let (Some(segment), false) = (
-            &mut self.segments[side].side,
-            session == Some(State::Closed),
-        ) else {
+        let now = self.now();
+        let session = self.body.session(side);
+        let may_finish = session
+            .is_some_and(|session| session.state() != State::Closed && !session.is_finishing());
+        let segment = self.segments[side].side.as_ref();
+        if !may_finish || segment.is_none_or(|segment| segment.control.is_none()) {
+            return;
+        }
+        // Perhaps the peer has just ended the session in order.
+        self.note_loss(side, lost, Level::Info);
+        if let Some(session) = self.body.session(side) {
+            session.finish_link(now);
+        }
+        if let Some(segment) = &mut self.segments[side].side {
+            segment.finish_control();
+        }
+        self.end_fabric(side);
+    }
+
+    /// Logs why a segment is lost, and notes what that means for the next attempt: once for a
+    /// control connection of which only the final messages are read.
+    fn note_loss(&mut self, side: usize, lost: &Lost, level: Level) {
+        let (now, is_dry_run) = (self.now(), self.is_dry_run());
+        let Some(segment) = &mut self.segments[side].side else {
             return;
         };
-        if !self.segments[side].dial.hop.is_empty() {
-            return self.lose(side, lost);
-        }
-        if segment.control.is_none() || segment.reads_until.is_some() {
+        let session = self.body.session(side);
+        let is_closed = session
+            .as_ref()
+            .is_some_and(|session| session.state() == State::Closed);
+        if is_closed {
             return;
         }
-        let text = format!("{}: {}", segment.peer, lost.0);
-        self.shared.log(Level::Warning, &text);
-        self.ending.trouble = Some(format!("gateway {text}"));
-        segment.finish_control(until);
-        self.end_fabric(side);
+        if session
+            .as_ref()
+            .is_some_and(|session| session.is_finishing())
+        {
+            // No final message has come.
+            if let (Level::Warning, Some(trouble)) = (level, &self.ending.trouble) {
+                self.shared.log(level, trouble);
+            }
+            return;
+        }
+        if let Some(session) = session
+            && segment.has_broken(now)
+        {
+            self.segments[side]
+                .attempts
+                .note_lost(now, &self.shared, session, segment);
+        }
+        if self.part.role() != Role::Pending {
+            if !is_dry_run {
+                self.shared
+                    .log(level, format!("{}: {}", segment.peer, lost.0));
+            }
+            self.ending.trouble = Some(format!("gateway {}: {}", segment.peer, lost.0));
+            let control = segment.control.as_ref();
+            self.ending.auth_failed = control.is_some_and(Control::auth_failed);
+        }
+        if !self.segments[side].dial.hop.is_empty() {
+            self.part.note(&lost.0);
+        }
     }
 
     pub(super) fn end_fabric(&mut self, side: usize) {
@@ -249,6 +284,7 @@ impl Worker {
                 let line = format!("{}: session refused for now: {text}", segment.peer);
                 self.shared.log(Level::Warning, line);
                 self.part.put_off(status, &text);
+                self.note_failure(side, status);
             }
             _ => {
                 let _ = session;
@@ -331,7 +367,12 @@ impl Worker {
             return;
         }
         (dialled.is_under_way, dialled.again_at) = (true, None);
-        dial(&self.shared, dialled.hop.clone(), &self.handle);
+        let hop = dialled.hop.clone();
+        let answer_ns = match self.part.opener() {
+            Some(opener) if opener.ways.may_open_by_another() => ANSWER_BEFORE_OTHERS_NS,
+            _ => ANSWER_NS,
+        };
+        dial(&self.shared, hop, answer_ns, &self.handle);
     }
 
     /// The next hop is lost or unreachable: it is dialled again, or the next way is.
@@ -349,7 +390,12 @@ impl Worker {
             dialled.again_at = Some(now);
             return;
         }
-        dialled.wait_ns = (dialled.wait_ns * 2).clamp(BACKOFF_NS.0, BACKOFF_NS.1);
+        let most = if dialled.is_gone {
+            BACKOFF_GONE_NS
+        } else {
+            BACKOFF_NS.1
+        };
+        dialled.wait_ns = (dialled.wait_ns * 2).clamp(BACKOFF_NS.0, most);
         dialled.again_at = Some(now.after(dialled.wait_ns));
     }
 
@@ -388,6 +434,7 @@ impl Worker {
         if let Some(segment) = &mut self.segments[side].side {
             drop_control(segment, &self.poller, &mut self.segments[side].watched);
             segment.control = Some(*control);
+            segment.was_left = false;
             segment.peer = peer;
         }
     }
@@ -409,7 +456,7 @@ impl Worker {
             .into_iter()
             .flat_map(|opener| &opener.calls)
             .take(FIRSTS_MAX)
-            .map(|call| (call.meant().clone(), call.metadata.clone()))
+            .map(|Waiting { call, .. }| (call.meant().clone(), call.metadata.clone()))
             .collect();
         let opened = Session::open_with(config, self.now(), id, open, &firsts, seed);
         let (mut session, conns) = opened.map_err(|error| error.to_string())?;
@@ -451,6 +498,8 @@ impl Worker {
         self.part.note(why);
         let Some((_, open)) = self.part.take_wanted() else {
             self.shared.log(Level::Warning, text);
+            self.ending.trouble = Some(format!("gateway {why}"));
+            self.note_failure(side, status);
             return self.dial_later(side);
         };
         let is_opener = self.part.role() == Role::Opener;
@@ -460,7 +509,9 @@ impl Worker {
         {
             return;
         }
-        self.shared.log(Level::Error, text);
+        if !self.part.is_probe() {
+            self.shared.log(Level::Error, text);
+        }
         if is_opener {
             self.ending.trouble = Some(self.part.end_reason(&why_opener));
             self.refuse_all(status);

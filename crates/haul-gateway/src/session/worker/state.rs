@@ -7,6 +7,7 @@ use haul_xsp::wire::{Hop, Metadata};
 use haul_xsp::{Relay, Session, Side, Time};
 
 use super::super::attempts::Attempts;
+use super::super::shape::Granted;
 use super::super::side::SegmentSide;
 use crate::channel::kind;
 use crate::config::ChannelKind;
@@ -37,13 +38,17 @@ impl Body {
 #[derive(Debug, Default)]
 pub(super) struct Segment {
     pub(super) side: Option<SegmentSide>,
-    /// What the poller watches of it.
+    /// Its registration with the poller.
     pub(super) watched: Watched,
     pub(super) attempts: Attempts,
     pub(super) dial: Dial,
+    /// The share of this side's memory that the session may use.
+    pub(super) granted: Granted,
+    /// Before, it does not ask for more: there was none.
+    pub(super) more_at: Option<Time>,
 }
 
-/// What the poller watches of a segment: its control connection, and the descriptors of its data
+/// The poller's registrations of a segment: its control connection, and the descriptors of its data
 /// channels.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
@@ -61,6 +66,9 @@ pub(super) struct Dial {
     pub(super) is_under_way: bool,
     pub(super) again_at: Option<Time>,
     pub(super) wait_ns: u64,
+    /// The last failed attempt, and whether it showed that the hop is gone.
+    pub(super) failed_at: Option<Time>,
+    pub(super) is_gone: bool,
 }
 
 impl Dial {
@@ -77,11 +85,11 @@ impl Dial {
     }
 }
 
-/// What applications say about the session.
+/// Metadata of applications about the session.
 #[derive(Debug, Default)]
 pub(super) struct Described {
     pub(super) metadata: Metadata,
-    /// A log line has said so, or that it was dropped.
+    /// It, or that it was dropped, has been logged.
     pub(super) is_logged: bool,
 }
 
@@ -134,9 +142,9 @@ impl Drop for Report {
 /// How the session ends.
 #[derive(Debug, Default)]
 pub(super) struct Ending {
-    /// What is wrong with it now, or why it has ended.
+    /// The current problem, or why it has ended.
     pub(super) trouble: Option<String>,
-    /// What is wrong is that one end could not authenticate the other.
+    /// The problem is that one end could not authenticate the other.
     pub(super) auth_failed: bool,
     pub(super) is_draining: bool,
     pub(super) is_over: bool,

@@ -67,13 +67,13 @@ pub(super) struct Ways {
     /// The hop has just discarded the session, and must be asked again.
     is_given_up: bool,
     pub(super) why: String,
-    /// What became of ways by which the session could not be opened.
+    /// Errors of ways by which the session could not be opened.
     pub(super) failed: Vec<String>,
-    /// What is asked for along with the session, and its name there.
+    /// The connections requested along with the session, with their numbers there.
     pub(super) along: Vec<(ConnId, Endpoint, Option<Endpoint>, Metadata)>,
 }
 
-/// What to do after a failed attempt.
+/// The action after a failed attempt.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Turn {
     /// Try the same way again, later.
@@ -97,6 +97,11 @@ impl Ways {
     }
 
     /// Notes why the present way failed, in words.
+    /// Has the ways that are down tried last. The session must not have been opened.
+    pub(super) fn put_last(&mut self, is_down: impl Fn(&str) -> bool) {
+        self.all.sort_by_key(|way| is_down(&way.words));
+    }
+
     pub(super) fn note(&mut self, why: &str) {
         why.clone_into(&mut self.why);
     }
@@ -152,12 +157,27 @@ impl Ways {
         self.all.get(self.at)
     }
 
+    /// Whether the session, which has never been open, can be opened by another way after this one.
+    pub(super) const fn may_open_by_another(&self) -> bool {
+        !self.is_opened && self.at + 1 < self.all.len()
+    }
+
     /// Whether the session can be opened anew without what has failed.
     pub(super) fn has_alternative(&self) -> bool {
         self.next().is_some() || self.may_leave_out()
     }
 
     /// Returns the next way that ends at the same gateway.
+    /// Whether there is another way that is up, and by which the session itself cannot go on.
+    pub(super) fn has_other(&self, is_up: impl Fn(&str) -> bool) -> bool {
+        let Some(own) = self.present() else {
+            return false;
+        };
+        let is_other = |way: &Way| way.hops != own.hops && is_up(&way.words);
+        let goes_on = |way: &Way| self.end_to_end && way.terminus() == own.terminus();
+        self.all.iter().any(|way| is_other(way) && !goes_on(way))
+    }
+
     fn next(&self) -> Option<usize> {
         let (count, own) = (self.all.len(), self.all.get(self.at)?);
         let mut others = (1..count).map(|step| (self.at + step) % count);

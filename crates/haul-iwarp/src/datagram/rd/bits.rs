@@ -1,5 +1,4 @@
-//! A flag per packet of a window, as a ring of words: what has arrived, or what has been
-//! acknowledged.
+//! A flag per packet of a window, as a ring of words: whether it has arrived, or was acknowledged.
 
 use std::ops::Range;
 

@@ -19,7 +19,7 @@ pub(super) struct Control {
 /// Bytes of the longest datagram in the outbox.
 pub(super) const CONTROL_SHORT: usize = 80;
 pub(super) const OUTBOX_MAX: usize = 256;
-/// The reasons of a CLOSE: room is needed for another peer; the user wants it.
+/// The reasons of a CLOSE: another peer needs the memory; the user closed.
 pub(super) const CLOSE_ROOM: u16 = 0;
 pub(super) const CLOSE_USER: u16 = 1;
 /// The shortest `datagram_max` that makes sense: the longest request fits.
@@ -37,8 +37,8 @@ pub(super) fn whole(to: SocketAddr, len: usize) -> RdTransmit {
     }
 }
 
-/// The shim of what is not data. Its last field, which has no other meaning there, is the epoch of
-/// whom it is for: so who does not see the traffic cannot make it up.
+/// The shim of datagrams other than data. Its last field, which is otherwise unused there, carries
+/// the receiver's epoch, so that an off-path attacker cannot forge it.
 pub(super) fn control_shim(config: &RdConfig, dst_qpn: u32, dst_epoch: u32) -> Shim {
     Shim {
         kind: Kind::Ack,

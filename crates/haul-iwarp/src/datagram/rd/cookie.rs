@@ -1,8 +1,8 @@
 //! Cookies: an unknown peer gets no state before it has shown that it receives at the address that
 //! it sends from.
 //!
-//! A cookie carries when it was made, so that one that is older than what is known of its bearer is
-//! no proof of anything: a repeated or delayed hello cannot bring back a peer's past.
+//! A cookie carries its time of issue. One that is older than the association with its bearer
+//! proves nothing, so a replayed or delayed hello cannot restore an earlier state of a peer.
 
 use std::hash::Hasher;
 use std::net::{IpAddr, SocketAddr};
@@ -28,7 +28,7 @@ impl Jar {
         Self { secret }
     }
 
-    /// A cookie for a queue pair that says its epoch is `epoch`.
+    /// Computes the cookie of a queue pair that claims `epoch`.
     pub(super) fn bake(&self, now: Time, from: Remote, epoch: u32) -> Cookie {
         // Never zero, which on the wire is no cookie.
         let made = now.as_ns().saturating_add(1);
@@ -53,7 +53,7 @@ impl Jar {
         (*mac == expected && age_ns <= LIFE_NS).then(|| Time::from_ns(made.saturating_sub(1)))
     }
 
-    /// A number that nobody else can guess; another one for each `nonce`.
+    /// Returns an unpredictable number, a different one for each `nonce`.
     pub(super) fn random(&self, nonce: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.secret);
         hasher.write_u8(0);

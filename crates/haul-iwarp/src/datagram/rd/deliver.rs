@@ -1,13 +1,14 @@
-//! Data that arrives: checks, a place, and what it does once all before it are there.
+//! Arriving data: checks, placement, and effects once all earlier packets have arrived.
 
 use haul_cc::Time;
 
-use super::RdQp;
 use super::control::{PeerId, low};
 use super::pending::Pending;
 use super::receiving::{Effect, Part, Receiving};
 use super::sending::packets_of;
+use super::sizes::Size;
 use super::work::{RdCompletion, RdEvent, RdStatus, Remote};
+use super::{RdQp, unused_receive};
 use crate::datagram::wire::{Datagram, Flags, NoticeCode, Opcode, Psn, Segment, Shim};
 use crate::memory::{Memory, Placement, Target};
 use crate::operation::{CompletionKind, Operation};
@@ -18,7 +19,7 @@ use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Opcode as Rdmap, ReadRequest, parse_immediate,
 };
 
-/// What the checks say.
+/// The outcome of the checks.
 struct Admitted {
     placement: Option<Placement>,
     part: Option<Part>,
@@ -26,7 +27,7 @@ struct Admitted {
 }
 
 enum Refused {
-    /// No receive: it may be sent again.
+    /// No receive is posted: the sender may retransmit it.
     NoReceive,
     /// No receive yet, for something before it is missing: as if it had been lost.
     Early,
@@ -64,7 +65,7 @@ impl RdQp {
         };
         if !peer.is_known() {
             self.stats.unknown_peer += 1;
-            return None; // its READY is still under way
+            return None; // its READY is still in flight
         }
         if peer.epoch != shim.epoch {
             self.answer_unknown_peer(now, from, shim);
@@ -120,30 +121,34 @@ impl RdQp {
         }
     }
 
-    /// Notes that what [`super::RdArrived`] named is placed.
+    /// Records that the payload of [`super::RdArrived`] is placed.
     pub fn handle_placed(&mut self, now: Time, memory: &mut impl Memory) {
         if let Some(pending) = self.pending.take() {
             self.count(now, memory, pending);
         }
     }
 
-    /// Notes that what [`super::RdArrived`] named could not be placed: its tag was withdrawn
-    /// meanwhile. The sender is refused, as it would have been a moment later.
+    /// Records that the payload of [`super::RdArrived`] could not be placed, because its tag is
+    /// invalid or was withdrawn meanwhile. Sends the sender a NOTICE. A receive with such a tag
+    /// completes with an error, so that the next message gets the next one.
     pub fn handle_memory_gone(&mut self, now: Time) {
         let Some(pending) = self.pending.take() else {
             return;
         };
-        if let Some(receive) = pending.effect.and_then(|effect| effect.receive())
-            && pending.part.is_none_or(|part| part.total == 1)
-        {
-            self.receives.push_front(receive);
-        }
         let psn = Psn(low(pending.psn));
         self.refuse(now, pending.id, pending.msg, psn, NoticeCode::Access);
+        if let Some(receive) = pending.effect.and_then(|effect| effect.receive()) {
+            // A message of several packets has given it back.
+            self.receives.retain(|other| other.slot != receive.slot);
+            self.events.push_back(RdEvent::Completion(RdCompletion {
+                status: RdStatus::LocalProtection,
+                ..unused_receive(receive)
+            }));
+        }
     }
 
-    /// No receive for a packet: the sender waits for a higher limit, and after a time it is told
-    /// not to wait longer.
+    /// No receive for a packet: the sender waits for a higher limit, and after a time a NOTICE ends
+    /// its wait.
     fn refuse_for_now(&mut self, now: Time, id: PeerId, psn: u64, shim: &Shim) {
         self.stats.no_receive += 1;
         let patience_ns = self.config.receiver_not_ready_ns;
@@ -163,8 +168,8 @@ impl RdQp {
         self.schedule(now, id);
     }
 
-    /// A packet is there. Does what it and those behind it ask for, as far as nothing is missing
-    /// before them.
+    /// Records an arrived packet, and performs its effect and later ones, as far as no packet is
+    /// missing before them.
     fn count(&mut self, now: Time, memory: &mut impl Memory, pending: Pending) {
         let id = pending.id;
         self.stats.received += 1;
@@ -320,8 +325,8 @@ impl RdQp {
         }))
     }
 
-    /// Which packet of its message this is. Messages are cut alike by all, into segments as long as
-    /// both ends take, so the offset says it.
+    /// Which packet of its message this is. All segments of a message but the last are of the
+    /// length that each of them names, so the offset determines the index.
     fn part(
         &self,
         id: PeerId,
@@ -333,7 +338,7 @@ impl RdQp {
         let Some(peer) = self.peers[id as usize].as_deref() else {
             return Err(UNSUPPORTED);
         };
-        let room = peer.segment_max - around;
+        let room = Size::of(shim.flags).segment_max(peer.offered) - around;
         let len = u32::try_from(segment.payload.len()).unwrap_or(u32::MAX);
         let cut_alike =
             shim.seg_off.is_multiple_of(room) && len == room.min(shim.msg_len - shim.seg_off);
@@ -472,9 +477,9 @@ impl RdQp {
         Ok(receive)
     }
 
-    /// A receive for the message that begins at `first`. The last one is for a message of which
-    /// nothing before it is missing: one that waits for others may not take from them what they
-    /// need to complete. So may be all of them.
+    /// Returns a receive for the message that begins at `first`. The last receive is reserved for a
+    /// message that has all earlier ones: a message that waits for others must not take the receive
+    /// that they need. With `receives_in_order` this holds for all receives.
     fn take_receive(
         &mut self,
         memory: &mut impl Memory,

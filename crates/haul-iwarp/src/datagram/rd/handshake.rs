@@ -1,8 +1,8 @@
-//! How peers are met, and forgotten.
+//! Opens and closes associations with peers.
 //!
-//! `HELLO -> COOKIE -> HELLO with the cookie -> READY`: whoever is called has no state before the
-//! third. Whatever could end what two peers have is believed only of one who knows their epochs,
-//! and is about packets that are on their way.
+//! `HELLO -> COOKIE -> HELLO with the cookie -> READY`: the responder keeps no state before the
+//! third. A datagram that could end an association is accepted only if it carries both epochs and
+//! refers to packets in flight.
 
 use std::net::SocketAddr;
 
@@ -11,24 +11,25 @@ use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
 use super::RdQp;
 use super::control::{
-    AROUND_SEGMENT, CLOSE_ROOM, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId,
-    control_shim, low, whole,
+    CLOSE_ROOM, CONTROL_SHORT, Control, DATAGRAM_MIN, OUTBOX_MAX, PeerId, control_shim, low, whole,
 };
 use super::notices::Refusal;
 use super::peer::Phase;
+use super::sizes;
 use super::work::{Down, RdEvent, RdStatus, RdTransmit, Remote};
+use crate::datagram::address::Source;
 use crate::datagram::wire::{
-    Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Psn, Shim, Terms,
+    Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Probe, Psn, Shim, Terms,
 };
 
 const CALL_NS: u64 = 100 * MILLISECOND_NS;
 const CALL_NS_MAX: u64 = 2 * SECOND_NS;
-/// Notices per interval at most: they are help, not protocol.
+/// Most NOTICEs per interval: they are advisory.
 const NOTICES_MAX: u32 = 64;
 const NOTICES_NS: u64 = 100 * MILLISECOND_NS;
 const REFUSALS_KEPT: usize = 64;
 impl RdQp {
-    /// Begins to call `to`; none if there is no room.
+    /// Starts a handshake with `to`; `None` if the table of peers is full.
     pub(super) fn call(&mut self, now: Time, to: Remote) -> Option<PeerId> {
         let phase = Phase::Calling {
             cookie: None,
@@ -36,10 +37,13 @@ impl RdQp {
             due: now,
             said: None,
         };
-        self.insert(now, to, phase)
+        let id = self.insert(now, to, phase)?;
+        // Probes leave ahead of the HELLO, so their answers are there when data leaves.
+        self.note_use(now, to);
+        Some(id)
     }
 
-    /// The next HELLO, if the peer is being called and it is time.
+    /// Returns the next HELLO, if a handshake is in progress and its timer has expired.
     pub(super) fn write_call(
         &mut self,
         now: Time,
@@ -47,7 +51,6 @@ impl RdQp {
         out: &mut [u8],
     ) -> Option<RdTransmit> {
         let tries_max = self.config.tries;
-        let datagram_max = self.datagram_max(now, id);
         let peer = self.peers[id as usize].as_deref_mut()?;
         let Phase::Calling {
             cookie,
@@ -67,35 +70,30 @@ impl RdQp {
         }
         *due = now.after((CALL_NS << (*tries).min(10)).min(CALL_NS_MAX));
         *tries += 1;
-        // An answer to a repeated call does not say to which: no round trip is taken of it.
+        // A reply to a retransmitted hello does not identify which one it answers: it yields no RTT
+        // sample.
         *said = (*tries == 1).then_some(now);
         let cookie = *cookie;
-        let (to, initial) = (peer.remote, peer.own_initial);
-        if cookie.is_some() {
-            peer.offered = datagram_max;
-        }
+        let (to, initial, offered) = (peer.remote, peer.own_initial, peer.offered);
         let hello = Body::Hello(Hello {
             cookie,
-            terms: self.terms(initial, datagram_max),
+            terms: self.terms(initial, offered),
         });
         let shim = control_shim(&self.config, to.qpn, 0);
         Some(whole(to.addr, hello.emit(&shim, out)))
     }
 
-    /// Bytes of a datagram to a peer that this end can agree on.
-    fn datagram_max(&self, now: Time, id: PeerId) -> u16 {
+    /// Datagram sizes that this end offers to a new peer. They stay fixed during the handshake even
+    /// if the path MTU changes, because both ends must choose the same size from two offers.
+    pub(super) fn offer_to(&self, now: Time, to: Remote) -> u16 {
         let most = self.config.datagram_max;
-        let Some(peer) = self.peers[id as usize].as_deref() else {
-            return most;
-        };
-        let host = peer.remote.addr.ip();
-        let path = self.paths.datagram_max(now, host, most.into());
+        let path = self.paths.datagram_max(now, to.addr.ip(), most.into());
         u16::try_from(path).unwrap_or(most)
     }
 
     fn terms(&self, initial: u32, datagram_max: u16) -> Terms<'static> {
         Terms {
-            caps: 0,
+            caps: sizes::CAPABILITY,
             init_psn: Psn(initial),
             window: self.config.window,
             max_seg: datagram_max,
@@ -105,29 +103,26 @@ impl RdQp {
         }
     }
 
-    /// Whether anything can be done with these terms.
+    /// Whether these terms are acceptable.
     fn acceptable(terms: &Terms<'_>) -> bool {
         terms.max_seg >= DATAGRAM_MIN && (1..1 << 30).contains(&terms.window)
     }
 
     fn agree(&mut self, now: Time, id: PeerId, epoch: u32, terms: &Terms<'_>) {
-        let datagram_max = self.datagram_max(now, id);
         let own = &self.config;
         let Some(peer) = self.peers[id as usize].as_deref_mut() else {
             return;
         };
         peer.learn(epoch, terms.init_psn.0, terms.window);
-        peer.offered = terms.max_seg.min(datagram_max);
-        peer.segment_max = u32::from(peer.offered) - AROUND_SEGMENT;
+        peer.offered = terms.max_seg.min(peer.offered);
+        peer.has_sizes = terms.caps & sizes::CAPABILITY != 0;
         peer.ord = own.qp.ord.min(terms.ird);
         peer.ird = own.qp.ird;
-        if let Some(sending) = &mut peer.sending {
-            sending.set_segment_max(peer.segment_max);
-        }
         let remote = peer.remote;
         let refusals = &mut self.notices.refusals;
         refusals.retain(|refusal| refusal.remote != remote);
         self.events.push_back(RdEvent::Up(remote));
+        self.choose_size(now, id);
         self.schedule(now, id);
     }
 
@@ -152,7 +147,8 @@ impl RdQp {
                 return self.say_ready(id); // the READY was lost
             }
             if made <= peer.known_since {
-                // An old hello, repeated by somebody or late: one who is there can do better.
+                // The cookie predates the association: a late or replayed hello. A live peer
+                // repeats it with a new cookie.
                 self.stats.bad_cookie += 1;
                 return self.offer_cookie(now, from, shim.epoch);
             }
@@ -160,7 +156,7 @@ impl RdQp {
             self.forget_but(now, id, Down::Restarted, RdStatus::Flushed, None, keep);
         }
         let id = match self.index.get(&from) {
-            Some(&id) => Some(id), // called each other
+            Some(&id) => Some(id), // both ends sent a HELLO
             None => self.insert(now, from, Phase::Known),
         };
         let Some(id) = id else {
@@ -179,7 +175,7 @@ impl RdQp {
         self.say(to, epoch, Psn(0), MsgId(0), &Body::Cookie(cookie));
     }
 
-    fn say_ready(&mut self, id: PeerId) {
+    pub(super) fn say_ready(&mut self, id: PeerId) {
         if let Some(peer) = self.peers[id as usize].as_deref() {
             let (to, epoch) = (peer.remote, peer.epoch);
             let terms = self.terms(peer.own_initial, peer.offered);
@@ -239,18 +235,18 @@ impl RdQp {
         self.schedule(now, id);
     }
 
-    /// The peer refuses a message, or does not know us.
+    /// Handles a NOTICE: the peer refuses a message, or has no state of this end.
     pub(super) fn on_notice(&mut self, now: Time, from: Remote, shim: &Shim, code: NoticeCode) {
         let own_epoch = self.config.epoch;
         let Some((id, peer)) = self.peer(from) else {
             return;
         };
-        let stranger = code == NoticeCode::UnknownPeer;
+        let is_unknown = code == NoticeCode::UnknownPeer;
         let about_now = peer.is_waiting_for(shim.psn, shim.msg_id);
         if !peer.is_known() || shim.seg_off != own_epoch || !about_now {
             return;
         }
-        if peer.epoch != shim.epoch && !stranger {
+        if peer.epoch != shim.epoch && !is_unknown {
             return;
         }
         let (down, status) = match code {
@@ -265,8 +261,8 @@ impl RdQp {
         self.forget(now, id, down, status, Some(shim.msg_id));
     }
 
-    /// The peer forgets us. It says which packets it has; what it has not, it never will, so that
-    /// can be sent anew.
+    /// The peer closes the association. It reports which packets it has; it will never take the
+    /// others, so they can be sent in a new association.
     pub(super) fn on_close(&mut self, now: Time, from: Remote, shim: &Shim, code: u16) {
         let own_epoch = self.config.epoch;
         let Some((id, peer)) = self.peer(from) else {
@@ -284,6 +280,22 @@ impl RdQp {
         self.forget_but(now, id, Down::Closed, RdStatus::Flushed, None, keep);
     }
 
+    /// Replies to every HELLO, with fewer bytes than it has.
+    pub(super) fn answer_probe(&mut self, from: Remote, shim: &Shim, probe: Probe) {
+        self.say(from, shim.epoch, Psn(0), MsgId(0), &Body::ProbeAck(probe));
+    }
+
+    pub(super) fn on_probe_ack(&mut self, now: Time, from: Remote, shim: &Shim, probe: Probe) {
+        let source = Source {
+            addr: from.addr,
+            qpn: from.qpn,
+            epoch: shim.epoch,
+        };
+        if let Some(Some(found)) = self.searches.handle_answer(now, &source, probe) {
+            self.note_found(now, found);
+        }
+    }
+
     pub(super) fn say_close(&mut self, id: PeerId, code: u16) {
         if let Some(peer) = self.peers[id as usize]
             .as_deref()
@@ -295,7 +307,8 @@ impl RdQp {
         }
     }
 
-    /// Data from one who is not known: it is told, with what is left of our memory of it.
+    /// Data from an unknown peer: replies with a NOTICE, with the refusal remembered for that peer
+    /// if there is one.
     pub(super) fn answer_unknown_peer(&mut self, now: Time, from: Remote, shim: &Shim) {
         self.stats.unknown_peer += 1;
         let refusals = &self.notices.refusals;
@@ -324,7 +337,7 @@ impl RdQp {
         }
     }
 
-    /// A peer has sent what may not be: it is told why, and forgotten.
+    /// The peer broke a rule: sends a NOTICE with the reason, and drops the peer's state.
     pub(super) fn refuse(&mut self, now: Time, id: PeerId, msg: MsgId, psn: Psn, code: NoticeCode) {
         let Some(peer) = self.peers[id as usize].as_deref() else {
             return;
@@ -371,7 +384,7 @@ impl RdQp {
 
     fn say(&mut self, to: Remote, epoch: u32, psn: Psn, msg_id: MsgId, body: &Body<'_>) {
         if self.outbox.len() >= OUTBOX_MAX {
-            return; // whoever waits for it asks again
+            return; // the peer that waits for it retransmits
         }
         let shim = Shim {
             psn,

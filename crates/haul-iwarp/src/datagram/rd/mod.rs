@@ -1,16 +1,18 @@
-//! Reliable datagram: one queue pair, many peers, and to each of them what a reliable connection
-//! gives: order, exactly once, and a completion that means that the peer has it
+//! Reliable datagram: one queue pair with many peers. To each peer, messages arrive in order and
+//! exactly once, and a completion means that the peer has the message
 //! (docs/protocol/reliable-datagram.md).
 //!
-//! Contract: after every call that takes `&mut`, drain [`RdQp::poll_transmit`], then
-//! [`RdQp::poll_event`], then ask [`RdQp::poll_timeout`]. What [`RdQp::handle_datagram`] wants
-//! placed is placed before anything else is called, and [`RdQp::handle_placed`] says so.
+//! Contract: after every call that takes `&mut`, drain [`RdQp::poll_probe`] and
+//! [`RdQp::poll_transmit`], then [`RdQp::poll_event`], then [`RdQp::poll_timeout`]. If
+//! [`RdQp::handle_datagram`] returns a placement, place the payload and call
+//! [`RdQp::handle_placed`] before any other method.
 //!
-//! Map: `work` what users see · this file the queue pair: peers, lists, what leaves · `handshake`
-//! how peers are met, and forgotten · `deliver` checks, placements, effects · `peer` one
-//! peer · in it `sending`: requests and answers to packets · `window`: packets on their way, loss,
-//! time-outs · `samples` for the congestion control · `receiving`: what is there, what waits for
-//! order · `bits` flags in a ring · `access` whose memory · `cookie`.
+//! Map: `work` requests and completions · this file the queue pair: peers, lists, transmission ·
+//! `handshake` opens and closes associations · `deliver` checks, placements, effects · `peer` one
+//! peer · in it `sending`: requests and responses to packets · `window`: packets in flight, loss,
+//! timeouts · `samples` for the congestion control · `receiving`: arrived packets, messages that
+//! wait for order · `sizes` of segments · `bits` flags in a ring · `access` checks of memory ·
+//! `cookie`.
 
 mod access;
 mod bits;
@@ -24,6 +26,7 @@ mod pending;
 mod receiving;
 mod samples;
 mod sending;
+mod sizes;
 mod window;
 mod work;
 
@@ -38,6 +41,7 @@ use haul_cc::Time;
 use haul_cc::time::{MICROSECOND_NS, SECOND_NS};
 
 use crate::datagram::paths::Paths;
+use crate::datagram::search::{Found, SHORT, Searches};
 use crate::datagram::wire::{Body, CONTROL_MAX, Datagram, Flags, MsgId, NoticeCode, Psn, Reject};
 
 use crate::error::PostError;
@@ -46,7 +50,7 @@ use crate::operation::{CompletionKind, Operation};
 use crate::qp::{RecvWr, SendWr};
 
 use access::Access;
-use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, low, whole};
+use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, control_shim, low, whole};
 use cookie::Jar;
 use notices::Notices;
 use peer::{Peer, Phase};
@@ -68,6 +72,7 @@ pub struct RdQp {
     access: Access,
     jar: Jar,
     paths: Paths,
+    searches: Searches,
     state: State,
     peers: Vec<Option<Box<Peer>>>,
     free: Vec<PeerId>,
@@ -77,7 +82,7 @@ pub struct RdQp {
     timers: BTreeSet<(Time, PeerId)>,
     /// Peers that could be closed, the longest idle first.
     idle: BTreeSet<(u64, PeerId)>,
-    /// Counts what must differ each time: times of idleness, random numbers.
+    /// A counter for values that must be unique: idle times, random numbers.
     nonce: u64,
     receives: VecDeque<RecvWr>,
     /// Peers that were refused a receive, the longest waiting first.
@@ -86,7 +91,7 @@ pub struct RdQp {
     posted: u32,
     /// A datagram that is being placed.
     pending: Option<Pending>,
-    /// Short datagrams for anybody.
+    /// The outbox of control datagrams.
     outbox: VecDeque<Control>,
     notices: Notices,
     events: VecDeque<RdEvent>,
@@ -96,12 +101,12 @@ pub struct RdQp {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    /// What is in the outbox is sent, and that is all.
+    /// Closed: only the outbox is still sent.
     Over,
 }
 
-/// A peer in the middle of a message that says nothing for this long is given up; longer than any
-/// sender tries.
+/// A peer that is silent for this long in the middle of a message is dropped; longer than any
+/// sender retries.
 const SILENCE_NS_MAX: u64 = 60 * SECOND_NS;
 impl RdQp {
     /// Makes a queue pair that is open for everybody.
@@ -117,6 +122,7 @@ impl RdQp {
             access: Access::new(&config.qp),
             jar: Jar::new(config.secret),
             paths: Paths::new(config.secret),
+            searches: Searches::new(config.secret, config.around),
             state: State::Open,
             peers: Vec::new(),
             free: Vec::new(),
@@ -139,8 +145,8 @@ impl RdQp {
 
     // ---- commands
 
-    /// Takes a request to `to`, which is called if it is not known. Its buffers are read again at
-    /// each retransmission, so they stay as they are until the completion.
+    /// Posts a request to `to`, after a handshake if there is no association. Its buffers are read
+    /// again at each retransmission, so they stay as they are until the completion.
     ///
     /// # Errors
     /// Reliable datagrams do not have the operation, the queue or the table of peers is full, or
@@ -195,8 +201,8 @@ impl RdQp {
         Ok(())
     }
 
-    /// Notes that there are receives again, in the shared queue or here: the peer that waits for
-    /// longest is told.
+    /// Notes that receives were posted, in the shared queue or here, and notifies the peer that has
+    /// waited for longest.
     pub fn handle_receives(&mut self, now: Time) {
         while let Some(id) = self.starved.pop_front() {
             let Some(peer) = self.peers[id as usize].as_deref_mut() else {
@@ -211,7 +217,7 @@ impl RdQp {
         }
     }
 
-    /// Forgets a peer and tells it so; what is posted to it is flushed.
+    /// Closes a peer: sends it a CLOSE and flushes the requests posted to it.
     pub fn disconnect(&mut self, now: Time, peer: Remote) {
         if let Some(&id) = self.index.get(&peer) {
             self.say_close(id, CLOSE_USER);
@@ -219,7 +225,8 @@ impl RdQp {
         }
     }
 
-    /// Ends the queue pair: peers are told, everything is flushed. Drain what is left to transmit.
+    /// Ends the queue pair: sends each peer a CLOSE and flushes all requests. Drain the remaining
+    /// datagrams.
     pub fn close(&mut self, now: Time) {
         if self.state == State::Open {
             let ids: Vec<PeerId> = self.index.values().copied().collect();
@@ -245,8 +252,8 @@ impl RdQp {
 
     // ---- inputs
 
-    /// Takes a datagram from `source`. Its CRC is checked here; whoever has checked it already
-    /// calls [`RdQp::handle_checked`].
+    /// Takes a datagram from `source`. Checks its CRC; a caller that has checked it already calls
+    /// [`RdQp::handle_checked`].
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -271,7 +278,7 @@ impl RdQp {
         source: SocketAddr,
         datagram: &Datagram<'_>,
     ) -> Option<RdArrived> {
-        self.handle_memory_gone(now); // the caller owes an answer: what is not placed is not there
+        self.handle_memory_gone(now); // not called back: the payload is not placed
         let shim = &datagram.shim;
         if self.state != State::Open {
             return None;
@@ -317,30 +324,99 @@ impl RdQp {
                 self.on_close(now, from, shim, close.code);
                 None
             }
-            Body::Rate(_) | Body::Probe(_) | Body::ProbeAck(_) => None,
+            Body::Probe(probe) => {
+                self.answer_probe(from, shim, *probe);
+                None
+            }
+            Body::ProbeAck(probe) => {
+                self.on_probe_ack(now, from, shim, *probe);
+                None
+            }
+            Body::Rate(_) => None,
         }
     }
 
-    /// Notes that the path to a host carries no more than this many bytes of UDP payload. That is
-    /// remembered for ten minutes. Peers there with whom longer ones were agreed on are met anew:
-    /// requests that were begun end as flushed.
+    /// Notes that the path to a host carries no more than this many bytes of UDP payload. The limit
+    /// holds for ten minutes. Peers with longer datagrams in flight, or that do not accept shorter
+    /// ones, need a new handshake: requests in progress end as flushed.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
         let octets = octets.max(DATAGRAM_MIN.into());
         self.paths.note(now, host, octets);
-        let peers = self.peers.iter().flatten();
-        let too_long =
-            peers.filter(|peer| peer.remote.addr.ip() == host && u32::from(peer.offered) > octets);
-        let remotes: Vec<Remote> = too_long.map(|peer| peer.remote).collect();
-        for remote in remotes {
-            if let Some(&id) = self.index.get(&remote) {
-                let keep = |_: &Wqe, begun: bool| !begun;
-                self.forget_but(now, id, Down::Path, RdStatus::Flushed, None, keep);
+        self.searches.handle_too_big(now, host, octets);
+        for id in self.peers_at(host) {
+            let peer = self.peers[id as usize].as_deref();
+            if peer.is_some_and(|peer| peer.is_too_long(octets, &self.config)) {
+                self.meet_anew(now, id);
+            } else {
+                self.choose_size(now, id);
             }
+        }
+    }
+
+    fn peers_at(&self, host: IpAddr) -> Vec<PeerId> {
+        let peers = self.index.iter();
+        peers
+            .filter(|(remote, _)| remote.addr.ip() == host)
+            .map(|(_, &id)| id)
+            .collect()
+    }
+
+    /// Closes a peer that has longer packets in flight than the path carries.
+    fn meet_anew(&mut self, now: Time, id: PeerId) {
+        let keep = |_: &Wqe, begun: bool| !begun;
+        self.forget_but(now, id, Down::Path, RdStatus::Flushed, None, keep);
+    }
+
+    /// Probes have found how long datagrams to a host may be.
+    fn note_found(&mut self, now: Time, found: Found) {
+        for id in self.peers_at(found.host) {
+            self.choose_size(now, id);
+        }
+    }
+
+    /// Bytes of UDP payload that the path to `host` carries, as far as is known.
+    fn path_max(&self, now: Time, host: IpAddr) -> u32 {
+        let most = self.config.datagram_max.into();
+        let told = self.paths.datagram_max(now, host, most);
+        self.searches.datagram_max(host, told)
+    }
+
+    /// Chooses the segment size of the next messages to a peer.
+    fn choose_size(&mut self, now: Time, id: PeerId) {
+        let Some(peer) = self.peers[id as usize].as_deref() else {
+            return;
+        };
+        let octets = self.path_max(now, peer.remote.addr.ip());
+        if let Some(peer) = self.peers[id as usize].as_deref_mut() {
+            peer.choose_size(octets);
+        }
+    }
+
+    /// Call before sending long datagrams to a peer: checks from time to time that they arrive.
+    fn note_use(&mut self, now: Time, to: Remote) {
+        let octets = self.config.datagram_max.into();
+        let known = self.paths.datagram_max(now, to.addr.ip(), octets);
+        self.searches
+            .handle_use(now, to.destination(), octets, known);
+    }
+
+    /// Everything in flight to a peer timed out: if it was long, the path may be to blame.
+    fn suspect_path(&mut self, now: Time, id: PeerId) {
+        let Some(peer) = self.peers[id as usize].as_deref() else {
+            return;
+        };
+        if peer.longest_in_flight(&self.config) > SHORT {
+            let (to, octets) = (peer.remote, self.config.datagram_max.into());
+            let known = self.paths.datagram_max(now, to.addr.ip(), octets);
+            self.searches.suspect(now, to.destination(), octets, known);
         }
     }
 
     /// Handles the timeout that [`RdQp::poll_timeout`] named.
     pub fn handle_timeout(&mut self, now: Time) {
+        while let Some(found) = self.searches.handle_time(now) {
+            self.note_found(now, found);
+        }
         while let Some(&(at, id)) = self.timers.first() {
             if at > now {
                 return;
@@ -356,6 +432,19 @@ impl RdQp {
     }
 
     // ---- outputs
+
+    /// Returns the next probe of a path, whole, in `out`, which has room for the longest datagram:
+    /// destination and length. Ask for these before [`RdQp::poll_transmit`].
+    pub fn poll_probe(&mut self, now: Time, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        while let Some((to, probe)) = self.searches.poll(now) {
+            let shim = control_shim(&self.config, to.qpn, 0);
+            let len = Body::Probe(probe).emit(&shim, out);
+            if len > 0 {
+                return Some((to.addr, len));
+            }
+        }
+        None
+    }
 
     /// Returns the next datagram to be sent, its header in `out`, which has room for
     /// [`RD_HEADER_MAX`].
@@ -398,8 +487,9 @@ impl RdQp {
     /// Returns when [`RdQp::handle_timeout`] is to be called.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let &(at, _) = self.timers.first()?;
-        Some(at)
+        let peers = self.timers.first().map(|&(at, _)| at);
+        let searches = self.searches.deadline();
+        peers.into_iter().chain(searches).min()
     }
 
     // ---- getters
@@ -410,13 +500,13 @@ impl RdQp {
         self.stats
     }
 
-    /// Returns how many peers are known or being called.
+    /// Returns the number of associations, those in the handshake included.
     #[must_use]
     pub fn peer_count(&self) -> usize {
         self.index.len()
     }
 
-    /// Returns whether `peer` and this end know each other.
+    /// Returns whether the handshake with `peer` is complete.
     #[must_use]
     pub fn is_up(&self, peer: Remote) -> bool {
         let id = self.index.get(&peer);
@@ -455,7 +545,7 @@ impl RdQp {
         self.jar.random(self.nonce)
     }
 
-    /// A new peer; none if there is no room.
+    /// Adds a peer; `None` if the table is full.
     fn insert(&mut self, now: Time, remote: Remote, phase: Phase) -> Option<PeerId> {
         if self.index.len() >= self.config.peers_max as usize {
             let &(_, oldest) = self.idle.first()?;
@@ -466,6 +556,7 @@ impl RdQp {
         let anywhere = Psn(low(self.random()));
         let (psn, msg) = self.config.first.unwrap_or((anywhere, MsgId(1)));
         let mut peer = Peer::new(remote, phase, psn.0, msg);
+        peer.offered = self.offer_to(now, remote);
         peer.ird = self.config.qp.ird;
         let id = match self.free.pop() {
             Some(id) => id,
@@ -499,8 +590,8 @@ impl RdQp {
         Some(peer)
     }
 
-    /// Forgets a peer. Its requests end: the one to blame, or the oldest that was begun, with
-    /// `status`. Answers those that were never begun, if they are to be kept.
+    /// Drops a peer's state. Its requests end: the one to blame, or the oldest in progress, with
+    /// `status`. Returns those not yet begun, if they are to be kept.
     fn forget(
         &mut self,
         now: Time,
@@ -512,8 +603,7 @@ impl RdQp {
         self.forget_but(now, id, down, status, blamed, |_, _| false);
     }
 
-    /// As [`RdQp::forget`]; requests that `keep` chooses are posted again, to the peer as it is met
-    /// anew.
+    /// As [`RdQp::forget`]; requests that `keep` chooses are posted again in the next association.
     fn forget_but(
         &mut self,
         now: Time,
@@ -567,7 +657,7 @@ impl RdQp {
         }));
     }
 
-    /// Reports what has completed.
+    /// Reports completed requests.
     fn reap(&mut self, id: PeerId) {
         while let Some(peer) = self.peers[id as usize].as_deref_mut() {
             let remote = peer.remote;
@@ -579,8 +669,7 @@ impl RdQp {
         }
     }
 
-    /// Puts a peer where it belongs: with those that have something to send, on the clock, with
-    /// those that are idle.
+    /// Files a peer under its state: ready to send, waiting for a timer, or idle.
     fn schedule(&mut self, now: Time, id: PeerId) {
         self.schedule_from(now, id, now);
     }
@@ -625,7 +714,7 @@ impl RdQp {
         }
     }
 
-    // ---- what leaves
+    // ---- transmission
 
     fn transmit(
         &mut self,
@@ -648,12 +737,27 @@ impl RdQp {
         }
         match peer.handle_silence(now, &self.config) {
             Some(Expired::Dead) => {
-                self.forget(now, id, Down::Unreachable, RdStatus::Unreachable, None);
+                let octets = self.path_max(now, to.ip());
+                let peer = self.peers[id as usize].as_deref();
+                if peer.is_some_and(|peer| peer.is_too_long(octets, &self.config)) {
+                    self.meet_anew(now, id);
+                } else {
+                    self.forget(now, id, Down::Unreachable, RdStatus::Unreachable, None);
+                }
                 return None;
             }
-            Some(Expired::Probe | Expired::All(_)) => self.stats.timeouts += 1,
+            Some(expired @ (Expired::Probe | Expired::All(_))) => {
+                self.stats.timeouts += 1;
+                if !peer.is_heard() {
+                    self.say_ready(id); // it may have been lost
+                }
+                if expired != Expired::Probe {
+                    self.suspect_path(now, id);
+                }
+            }
             None => {}
         }
+        let peer = self.peers[id as usize].as_deref_mut()?;
         peer.rest(now, self.config.linger_ns);
         self.write_packet(now, memory, id, out)
     }
@@ -680,17 +784,22 @@ impl RdQp {
         let packet = match sending.write(memory, &self.access, &stamp, out) {
             Ok(packet) => packet?,
             Err(Withdrawn(msg)) => {
-                // What was asked for cannot be read any more: its asker is told, and it is over.
+                // The memory of the Read is gone: reports the error to the requester and ends the
+                // request.
                 self.refuse(now, id, msg, Psn(low(psn)), NoticeCode::Access);
                 return None;
             }
         };
         let octets = count_of(packet.header_len + crate::crc::CRC_LEN) + packet.payload_len;
         peer.handle_sent(now, psn, octets + self.config.lower_len);
+        let to = peer.remote;
+        if !again && octets > SHORT {
+            self.note_use(now, to);
+        }
         self.stats.sent += 1;
         self.stats.repeated += u64::from(again);
         Some(RdTransmit {
-            to: peer.remote.addr,
+            to: to.addr,
             header_len: packet.header_len,
             payload: packet.payload,
             payload_len: packet.payload_len,

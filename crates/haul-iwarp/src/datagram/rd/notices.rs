@@ -1,4 +1,4 @@
-//! What keeps notices few, and lets the last ones be repeated.
+//! Limits the rate of notices and remembers the last ones for repetition.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::datagram::wire::{MsgId, NoticeCode, Psn};
 pub(super) struct Notices {
     pub(super) since: Time,
     pub(super) said: u32,
-    /// Whom we have refused last, and why: a notice may be lost.
+    /// The latest refusals, kept because a notice may be lost.
     pub(super) refusals: VecDeque<Refusal>,
 }
 

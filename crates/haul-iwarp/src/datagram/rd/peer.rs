@@ -1,12 +1,12 @@
-//! What is known of one peer: little while nothing happens, more while something is sent or
-//! missing.
+//! State of one peer: small while it is idle, larger while packets are in flight or missing.
 
 use haul_cc::time::MICROSECOND_NS;
 use haul_cc::{Ack as Acked, Loss, Pacer, RttEstimator, Time};
 
 use super::control::{control_shim, low};
 use super::receiving::{Expected, Receiving};
-use super::sending::{Address, Sending};
+use super::sending::{Address, Segments, Sending};
+use super::sizes::Size;
 use super::window::{Expired, Progress, Window};
 use super::work::{RdConfig, Remote};
 use crate::datagram::wire::{ACK_RANGES_MAX, Ack, Body, Cookie, MsgId, Psn, Shim};
@@ -16,18 +16,20 @@ use crate::qp::SendWr;
 #[derive(Debug)]
 pub(super) struct Peer {
     pub(super) remote: Remote,
-    /// Its epoch; zero while it is not known.
+    /// Its epoch; zero until the handshake is complete.
     pub(super) epoch: u32,
     pub(super) phase: Phase,
     /// First packet numbers of both directions.
     pub(super) own_initial: u32,
     pub(super) peer_initial: u32,
-    /// When the cookie was made that this peer brought; zero if it was asked from here.
+    /// When the cookie that this peer returned was issued; zero if this end sent the HELLO.
     pub(super) known_since: Time,
-    /// Bytes of the longest DDP segment to it.
-    pub(super) segment_max: u32,
-    /// Bytes of a datagram that this end has named, or that both have agreed on; none yet.
+    /// Bytes of a datagram that this end names, or that both have agreed on.
     pub(super) offered: u16,
+    /// It accepts other segment sizes.
+    pub(super) has_sizes: bool,
+    /// The segment size of the next message.
+    size: Size,
     /// Reads and atomics outstanding at most, to it and from it.
     pub(super) ord: u16,
     pub(super) ird: u16,
@@ -43,7 +45,7 @@ pub(super) struct Peer {
     pub(super) round_trip_ns: u64,
 
     pub(super) expected: Expected,
-    /// The lowest packet that no receive was there for, and since when.
+    /// The lowest packet refused for lack of a receive, and since when.
     pub(super) refused: Option<(u64, Time)>,
     ack: AckState,
 
@@ -52,10 +54,10 @@ pub(super) struct Peer {
     pub(super) schedule: Schedule,
 }
 
-/// How far a peer is.
+/// The state of the association.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
-    /// Asked, and not heard of.
+    /// A hello was sent; no reply yet.
     Calling {
         cookie: Option<Cookie>,
         tries: u32,
@@ -100,8 +102,9 @@ impl Peer {
             own_initial,
             peer_initial: 0,
             known_since: Time::ZERO,
-            segment_max: 0,
             offered: 0,
+            has_sizes: false,
+            size: Size::AGREED,
             ord: 0,
             ird: 0,
             next,
@@ -118,7 +121,7 @@ impl Peer {
         }
     }
 
-    /// What the peer's hello, or its answer to ours, says.
+    /// The parameters of the peer's hello, or of its reply to ours.
     pub(super) fn learn(&mut self, epoch: u32, initial: u32, window: u32) {
         self.phase = Phase::Known;
         self.epoch = epoch;
@@ -132,8 +135,8 @@ impl Peer {
         matches!(self.phase, Phase::Known)
     }
 
-    /// Whether nothing is lost if the peer is closed: nothing is to be sent, missing, or to be
-    /// said.
+    /// Whether the peer can be closed without loss: no packet or acknowledgement is pending, and
+    /// none is missing.
     pub(super) fn is_idle(&self) -> bool {
         let quiet = self
             .sending
@@ -152,9 +155,9 @@ impl Peer {
 
     // ---- sending
 
-    /// The sending half, made if there is none.
+    /// Returns the sending side, created if there is none.
     pub(super) fn sending(&mut self, now: Time, config: &RdConfig, seed: u64) -> &mut Sending {
-        let (next, segment_max) = (self.next, self.segment_max.max(1));
+        let next = self.next;
         let round_trip_ns = self.round_trip_ns;
         self.sending.get_or_insert_with(|| {
             let packet = u64::from(config.datagram_max) + u64::from(config.lower_len);
@@ -165,11 +168,11 @@ impl Peer {
             if round_trip_ns > 0 {
                 rtt.update(now, round_trip_ns);
             }
-            Box::new(Sending::new(window, rtt, controller, pacer, segment_max))
+            Box::new(Sending::new(window, rtt, controller, pacer))
         })
     }
 
-    /// A round trip was measured while the two met.
+    /// Takes the RTT measured in the handshake.
     pub(super) fn set_round_trip(&mut self, now: Time, ns: u64) {
         self.round_trip_ns = ns;
         if let Some(sending) = &mut self.sending {
@@ -181,12 +184,13 @@ impl Peer {
         self.sending(now, config, seed).post(wr);
     }
 
-    /// The packet to send now, if there is one and it may leave; makes it if it is new.
+    /// Returns the packet to send now, if one may leave; creates it if it is new.
     pub(super) fn choose_packet(&mut self, now: Time, config: &RdConfig) -> Option<u64> {
         if !self.is_known() {
             return None;
         }
         let (limit, ord, ird) = (self.limit, self.ord, self.ird);
+        let segments = Segments::new(self.size, self.offered);
         let sending = self.sending.as_mut()?;
         if let Some(psn) = sending.window.probe() {
             return Some(psn);
@@ -216,12 +220,33 @@ impl Peer {
         }
         let psn = self.next;
         sending
-            .make(ord, ird, psn, &mut self.next_msg)
+            .make(ord, ird, psn, &mut self.next_msg, segments)
             .then(|| self.next += 1)?;
         Some(psn)
     }
 
-    /// A packet leaves with `bytes` on the wire.
+    /// Sets the bytes of UDP payload that the path carries.
+    pub(super) fn choose_size(&mut self, octets: u32) {
+        let size = Size::fitting(octets, self.offered).filter(|_| self.has_sizes);
+        self.size = size.unwrap_or_default();
+    }
+
+    /// Bytes of UDP payload of the longest packet in flight; zero if there is none.
+    pub(super) fn longest_in_flight(&self, config: &RdConfig) -> u32 {
+        let sending = self.sending.as_ref();
+        let bytes = sending.map_or(0, |sending| sending.window.longest_bytes());
+        bytes.saturating_sub(config.lower_len)
+    }
+
+    /// Whether a path with this limit, bytes, is too small for a packet in flight to this peer, or
+    /// for the agreed segment sizes.
+    pub(super) fn is_too_long(&self, octets: u32, config: &RdConfig) -> bool {
+        let can_shorten = self.has_sizes && Size::fitting(octets, self.offered).is_some();
+        u32::from(self.offered) > octets
+            && (!can_shorten || self.longest_in_flight(config) > octets)
+    }
+
+    /// Notes that a packet of `bytes` on the wire was sent.
     pub(super) fn handle_sent(&mut self, now: Time, psn: u64, bytes: u32) {
         let Some(sending) = self.sending.as_mut() else {
             return;
@@ -241,7 +266,7 @@ impl Peer {
         }
     }
 
-    /// An ACK has come.
+    /// Handles an ACK.
     pub(super) fn handle_ack(&mut self, now: Time, shim: &Shim, ack: &Ack<'_>) {
         let Some(sending) = self.sending.as_mut() else {
             return;
@@ -290,7 +315,7 @@ impl Peer {
         sending.controller.handle_ack(now, &news);
     }
 
-    /// Sees what time has brought to the packets on their way.
+    /// Runs the timers of the packets in flight.
     pub(super) fn handle_silence(&mut self, now: Time, config: &RdConfig) -> Option<Expired> {
         let next = self.next;
         let sending = self.sending.as_mut()?;
@@ -308,7 +333,7 @@ impl Peer {
         expired
     }
 
-    /// Forgets what the sending half has learnt, once it was not used for long.
+    /// Drops the sending side's state after it has been idle for long.
     pub(super) fn rest(&mut self, now: Time, linger_ns: u64) {
         let Some(sending) = self.sending.as_mut() else {
             return;
@@ -324,13 +349,13 @@ impl Peer {
         }
     }
 
-    /// Whether the peer should say at once that it has this packet: nothing follows it.
+    /// Whether the peer should acknowledge this packet at once, because no packet follows it.
     pub(super) fn wants_ack_of(&self, psn: u64) -> bool {
         let more = |sending: &Sending| sending.has_next(self.ord, self.ird);
         psn + 1 == self.next && !self.sending.as_ref().is_some_and(|half| more(half))
     }
 
-    /// Whether something of this packet or message is not settled.
+    /// Whether this packet or message is still outstanding.
     pub(super) fn is_waiting_for(&self, psn: Psn, msg: MsgId) -> bool {
         self.sending.as_ref().is_some_and(|sending| {
             let una = sending.window.una();
@@ -338,8 +363,8 @@ impl Peer {
         })
     }
 
-    /// The peer closes, and has all packets below `psn`. False if that cannot be of this
-    /// acquaintance.
+    /// The peer closes, and has all packets below `psn`. False if `psn` does not belong to this
+    /// association.
     pub(super) fn handle_last_ack(&mut self, now: Time, psn: Psn) -> bool {
         let Some(sending) = self.sending.as_mut() else {
             return near(self.next, psn.0) == self.next;
@@ -362,6 +387,11 @@ impl Peer {
         self.ack.at
     }
 
+    /// Whether data or an acknowledgement has come, so that the peer knows this end.
+    pub(super) fn is_heard(&self) -> bool {
+        self.ack_seen != 0 || self.ack.at != Time::ZERO
+    }
+
     /// The packet with these low bits that is nearest to the next expected one.
     pub(super) fn extend(&self, psn: Psn) -> u64 {
         near(self.expected.cum, psn.0)
@@ -372,13 +402,13 @@ impl Peer {
         psn < self.expected.cum || self.receiving.as_ref().is_some_and(|half| there(half))
     }
 
-    /// A packet of data has come, of `octets` on the wire.
+    /// Counts a received data packet of `octets` bytes on the wire.
     pub(super) fn note_arrival(&mut self, now: Time, octets: u32, timestamp: u32) {
         self.ack.octets = self.ack.octets.wrapping_add(octets);
         (self.ack.echo, self.ack.at) = (timestamp, now);
     }
 
-    /// The sender is to hear of it: at once, or with what comes next.
+    /// Schedules an acknowledgement: at once, or with the next packet.
     pub(super) fn want_ack(&mut self, now: Time, at_once: bool, config: &RdConfig) {
         self.ack.waiting += 1;
         let due = if at_once || self.ack.waiting >= config.ack_every {
@@ -389,7 +419,7 @@ impl Peer {
         self.ack.due = Some(self.ack.due.map_or(due, |at| at.min(due)));
     }
 
-    /// Says what has arrived, if it is time to.
+    /// Writes an acknowledgement, if one is due.
     pub(super) fn write_ack(
         &mut self,
         now: Time,
@@ -430,7 +460,7 @@ impl Peer {
 
     // ---- time
 
-    /// When there is something to do.
+    /// Returns the time of the next timer.
     pub(super) fn due(&self, now: Time, config: &RdConfig) -> Option<Time> {
         if let Phase::Calling { due, .. } = self.phase {
             return Some(due);

@@ -1,10 +1,10 @@
-//! One peer's incoming half: which packets are there, and what is to be done once all before them
-//! are.
+//! The receiving side of one peer: which packets have arrived, and their effects once all before
+//! them have arrived.
 //!
 //! A packet counts once, by its number. The packets of a message follow one another, so a message
-//! of which every packet fits one first number, and of which as many came as it has, is whole: no
-//! ranges are kept. Effects wait for all packets before theirs, which is the order of messages.
-//! Nothing of this exists while nothing is missing.
+//! of which every packet fits one first number, and of which as many came as it has, is complete:
+//! no ranges are kept. Effects wait for all packets before theirs, which is the order of messages.
+//! This state exists only while packets are missing.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -15,7 +15,7 @@ use crate::qp::RecvWr;
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 
-/// What arrives: this packet is expected next, and is known wherever the peer is.
+/// The receiving side of a peer, kept as long as the peer: the next packet expected.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
     /// All packets before it are there.
@@ -46,7 +46,7 @@ struct Open {
     receive: Option<RecvWr>,
 }
 
-/// What is left to do of a message when all before it are there.
+/// The pending effect of a message, due when all messages before it have arrived.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Effect {
     Send {
@@ -140,7 +140,7 @@ impl Receiving {
         }
     }
 
-    /// Gives a message its receive.
+    /// Assigns a receive to a message.
     pub(super) fn give(&mut self, part: &Part, receive: RecvWr) {
         let open = Open {
             first: part.first,

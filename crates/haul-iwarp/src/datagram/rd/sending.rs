@@ -1,9 +1,9 @@
-//! One peer's outgoing half: requests and answers to segments, segments to packets, and back from
-//! acknowledgements to completions.
+//! The sending side of one peer: turns requests and responses into segments, segments into packets,
+//! and acknowledgements into completions.
 //!
 //! Messages begin in the order in which they were posted, and the packets of a message follow one
-//! another. So the order of packets is the order of messages, a packet's number says which segment
-//! of which message it is, and nothing of a packet has to be kept to send it again but its message.
+//! another. So packets are in the order of messages, and a packet's number identifies its message
+//! and segment. To retransmit a packet, only its message has to be kept.
 
 use std::collections::VecDeque;
 
@@ -11,6 +11,7 @@ use haul_cc::{Controller, Pacer, RttEstimator, Time};
 
 use super::access::Access;
 use super::control::{halves, low};
+use super::sizes::Size;
 use super::window::Window;
 use crate::datagram::wire::{DataHeader, Flags, Kind, MsgId, Opcode, Psn, Shim};
 use crate::memory::Memory;
@@ -36,14 +37,12 @@ pub(super) struct Sending {
     begun: usize,
     /// Reads and atomics among them that are not answered.
     asked: u32,
-    /// What the peer asked for, oldest first; the first `answered` have all their packets.
+    /// Requests of the peer, oldest first; the first `answered` have all their packets.
     answers: VecDeque<Answer>,
     answered: usize,
     /// A message of which packets are still to be made; messages are not interleaved.
     under_way: Option<Class>,
     turn: Class,
-    /// Bytes of the longest DDP segment.
-    segment_max: u32,
     /// Since when there is nothing to do.
     pub(super) quiet_since: Option<Time>,
 }
@@ -60,6 +59,24 @@ struct Packets {
     first: u64,
     made: u32,
     whole: bool,
+    segments: Segments,
+}
+
+/// The segmentation of a message.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Segments {
+    size: Size,
+    /// Bytes of the longest DDP segment.
+    max: u32,
+}
+
+impl Segments {
+    pub(super) fn new(size: Size, agreed: u16) -> Self {
+        Self {
+            size,
+            max: size.segment_max(agreed),
+        }
+    }
 }
 
 impl Packets {
@@ -85,7 +102,7 @@ pub(super) struct Wqe {
     pub(super) original: u64,
 }
 
-/// What the peer asked for.
+/// A request of the peer.
 #[derive(Debug, Clone, Copy)]
 struct Answer {
     what: What,
@@ -100,7 +117,7 @@ enum What {
     Atomic(AtomicResponse),
 }
 
-/// A packet: which, and what it carries.
+/// A packet to send: its header and payload.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Packet {
     pub(super) header_len: usize,
@@ -108,7 +125,7 @@ pub(super) struct Packet {
     pub(super) payload_len: u32,
 }
 
-/// What all packets to a peer have in common.
+/// Header fields common to all packets to a peer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Address {
     pub(super) dst_qpn: u32,
@@ -126,7 +143,6 @@ impl Sending {
         rtt: RttEstimator,
         controller: Box<dyn Controller>,
         pacer: Pacer,
-        segment_max: u32,
     ) -> Self {
         Self {
             window,
@@ -141,7 +157,6 @@ impl Sending {
             answered: 0,
             under_way: None,
             turn: Class::Answer,
-            segment_max,
             quiet_since: None,
         }
     }
@@ -149,11 +164,6 @@ impl Sending {
     /// Nothing is posted, asked, or to be acknowledged.
     pub(super) fn is_idle(&self) -> bool {
         self.wqes.is_empty() && self.answers.is_empty() && self.window.is_empty()
-    }
-
-    /// The length of segments, once it is agreed on; no packet was made before.
-    pub(super) fn set_segment_max(&mut self, octets: u32) {
-        self.segment_max = octets;
     }
 
     /// Whether a request of this number waits for anything.
@@ -210,13 +220,14 @@ impl Sending {
         self.choose(ord, ird).is_some()
     }
 
-    /// A message under way is finished first; else the classes take turns.
+    /// Finishes a message in progress first; otherwise the classes take turns.
     fn choose(&self, ord: u16, ird: u16) -> Option<Class> {
         if self.under_way.is_some() {
             return self.under_way;
         }
         let request = self.may_begin_request(ord);
-        // The peer asks again when it has the answer, which it may have without our knowing.
+        // The peer sends further requests once it has the response, perhaps before its
+        // acknowledgement arrives.
         let answer = self.unanswered() > 0 && self.answered < 4 * usize::from(ird).max(1);
         match (request, answer) {
             (true, true) => Some(self.turn),
@@ -234,13 +245,20 @@ impl Sending {
         })
     }
 
-    /// Makes the next packet, number `psn`; `next_msg` numbers requests.
-    pub(super) fn make(&mut self, ord: u16, ird: u16, psn: u64, next_msg: &mut MsgId) -> bool {
+    /// Makes the next packet, number `psn`; `next_msg` numbers requests, and a message that begins
+    /// is cut into `segments`.
+    pub(super) fn make(
+        &mut self,
+        ord: u16,
+        ird: u16,
+        psn: u64,
+        next_msg: &mut MsgId,
+        segments: Segments,
+    ) -> bool {
         let Some(class) = self.choose(ord, ird) else {
             return false;
         };
-        let segment_max = self.segment_max;
-        let (packets, total) = match class {
+        let packets = match class {
             Class::Request => {
                 let wqe = &mut self.wqes[self.begun];
                 if wqe.packets.made == 0 {
@@ -248,21 +266,18 @@ impl Sending {
                     *next_msg = next_msg.plus(1);
                     self.asked += u32::from(wqe.wr.op.is_answered());
                 }
-                let total = packets_of(segmented_len(&wqe.wr), room(&wqe.wr.op, segment_max));
-                (&mut wqe.packets, total)
+                &mut wqe.packets
             }
-            Class::Answer => {
-                let answer = &mut self.answers[self.answered];
-                let total = packets_of(answer.segmented_len(), segment_max - TAGGED);
-                (&mut answer.packets, total)
-            }
+            Class::Answer => &mut self.answers[self.answered].packets,
         };
         if packets.made == 0 {
-            packets.first = psn;
+            (packets.first, packets.segments) = (psn, segments);
         }
         packets.made += 1;
-        packets.whole = packets.made == total;
-        let whole = packets.whole;
+        let whole = match class {
+            Class::Request => self.wqes[self.begun].note_made(),
+            Class::Answer => self.answers[self.answered].note_made(),
+        };
         self.under_way = (!whole).then_some(class);
         if whole {
             match class {
@@ -273,8 +288,8 @@ impl Sending {
         true
     }
 
-    /// Writes the header of a packet that was made. An answer's tag is looked up again each time:
-    /// what was withdrawn is not read.
+    /// Writes the header of a packet that was made. The tag of a response is looked up again each
+    /// time, so that withdrawn memory is not read.
     pub(super) fn write(
         &self,
         memory: &impl Memory,
@@ -289,7 +304,7 @@ impl Sending {
         if let Some(wqe) = begun.checked_sub(1).and_then(|at| self.wqes.get(at))
             && let Some(nth) = wqe.packets.hold(psn)
         {
-            return Ok(Some(wqe.write(stamp, nth, self.segment_max, out)));
+            return Ok(Some(wqe.write(stamp, nth, out)));
         }
         let begun = self
             .answers
@@ -297,14 +312,12 @@ impl Sending {
         if let Some(answer) = begun.checked_sub(1).and_then(|at| self.answers.get(at))
             && let Some(nth) = answer.packets.hold(psn)
         {
-            return answer
-                .write(memory, access, stamp, nth, self.segment_max, out)
-                .map(Some);
+            return answer.write(memory, access, stamp, nth, out).map(Some);
         }
         Ok(None)
     }
 
-    // ---- the way back
+    // ---- acknowledgements
 
     /// The request that asked with message `msg` and is not answered.
     pub(super) fn asked(&mut self, msg: MsgId) -> Option<&mut Wqe> {
@@ -359,7 +372,7 @@ pub(super) fn packets_of(len: u32, room: u32) -> u32 {
     len.div_ceil(room).max(1)
 }
 
-/// What goes into a header beside the message.
+/// Header fields that do not depend on the message.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stamp {
     pub(super) address: Address,
@@ -415,17 +428,29 @@ const fn room(op: &Operation, segment_max: u32) -> u32 {
 }
 
 impl Wqe {
-    fn write(&self, stamp: &Stamp, nth: u32, segment_max: u32, out: &mut [u8]) -> Packet {
-        let op = &self.wr.op;
-        let cut = cut(nth, segmented_len(&self.wr), room(op, segment_max));
+    /// Bytes of payload per segment.
+    fn room(&self) -> u32 {
+        room(&self.wr.op, self.packets.segments.max)
+    }
+
+    /// A packet more is made; whether it is the last one.
+    fn note_made(&mut self) -> bool {
+        let total = packets_of(segmented_len(&self.wr), self.room());
+        self.packets.whole = self.packets.made == total;
+        self.packets.whole
+    }
+
+    fn write(&self, stamp: &Stamp, nth: u32, out: &mut [u8]) -> Packet {
+        let cut = cut(nth, segmented_len(&self.wr), self.room());
+        let size = self.packets.segments.size.flags();
         let mut own = Own::default();
         let (opcode, model) = self.describe(cut.offset, &mut own);
         let shim = if own.len > 0 {
-            stamp.shim(self.msg, own.len, 0, true, Flags::NONE)
+            stamp.shim(self.msg, own.len, 0, true, size)
         } else {
-            stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, Flags::NONE)
+            stamp.shim(self.msg, self.wr.len, cut.offset, cut.last, size)
         };
-        let immediate = match *op {
+        let immediate = match self.wr.op {
             Operation::WriteRecord { immediate, .. } => immediate,
             _ => None,
         };
@@ -551,6 +576,22 @@ impl Own {
 }
 
 impl Answer {
+    /// Bytes of payload per segment.
+    fn room(&self) -> u32 {
+        self.packets.segments.max - TAGGED
+    }
+
+    /// A packet more is made; whether it is the last one.
+    fn note_made(&mut self) -> bool {
+        let total = packets_of(self.segmented_len(), self.room());
+        self.packets.whole = self.packets.made == total;
+        self.packets.whole
+    }
+
+    fn flags(&self) -> Flags {
+        Flags::RESP.with(self.packets.segments.size.flags())
+    }
+
     fn segmented_len(&self) -> u32 {
         match self.what {
             What::Read(request) => request.len,
@@ -564,14 +605,13 @@ impl Answer {
         access: &Access,
         stamp: &Stamp,
         nth: u32,
-        segment_max: u32,
         out: &mut [u8],
     ) -> Result<Packet, Withdrawn> {
         let request = match &self.what {
             What::Read(request) => request,
             What::Atomic(response) => return Ok(self.write_atomic(response, stamp, out)),
         };
-        let cut = cut(nth, request.len, segment_max - TAGGED);
+        let cut = cut(nth, request.len, self.room());
         let payload = if cut.len == 0 {
             Payload::None
         } else {
@@ -582,7 +622,7 @@ impl Answer {
             Payload::Region { region, offset }
         };
         let header = DataHeader {
-            shim: stamp.shim(self.msg, request.len, cut.offset, cut.last, Flags::RESP),
+            shim: stamp.shim(self.msg, request.len, cut.offset, cut.last, self.flags()),
             ext: &[stamp.timestamp],
             opcode: Opcode::Rdmap(Rdmap::ReadResponse),
             model: Model::Tagged {
@@ -601,7 +641,7 @@ impl Answer {
         let own = response.emit();
         let len = count_of(ATOMIC_RESPONSE_LEN);
         let header = DataHeader {
-            shim: stamp.shim(self.msg, len, 0, true, Flags::RESP),
+            shim: stamp.shim(self.msg, len, 0, true, self.flags()),
             ext: &[stamp.timestamp],
             opcode: Opcode::Rdmap(Rdmap::AtomicResponse),
             model: Model::Untagged {

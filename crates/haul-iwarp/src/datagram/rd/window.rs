@@ -1,9 +1,8 @@
-//! The packets of one direction that wait to be acknowledged: what was sent when, what is lost,
-//! when to ask.
+//! The unacknowledged packets of one direction: transmission times, loss detection, probe timer.
 //!
-//! A retransmission keeps its psn, so an acknowledgement says nothing about which transmission
-//! arrived; what does is the time stamp that it echoes (round trips) and the order of transmissions
-//! kept here (loss, RFC 8985 and RFC 9002 §6).
+//! A retransmission keeps its PSN, so an acknowledgement does not identify the transmission that
+//! arrived. The echoed time stamp does for RTT samples, and the order of transmissions kept here
+//! for loss (RFC 8985, RFC 9002 §6).
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
@@ -30,13 +29,13 @@ pub(super) struct Window {
     newest: Option<(u64, Time)>,
     /// 3..=64: how many later transmissions may arrive before a packet is lost.
     reorder: u64,
-    /// Since when nothing was heard that helps.
+    /// When the last useful acknowledgement arrived.
     quiet_since: Time,
-    /// Time-outs since anything was heard.
+    /// Timeouts since anything arrived from the peer.
     tries: u32,
     /// Probes of a peer that has no receive for a packet.
     refused_probes: u32,
-    /// To be sent whatever the window says.
+    /// May exceed the window.
     probe: Option<u64>,
 }
 
@@ -44,9 +43,9 @@ pub(super) struct Window {
 enum State {
     InFlight,
     Acked,
-    /// To be sent again.
+    /// To be retransmitted.
     Lost,
-    /// The peer had no receive for it: to be sent again once it says that it has.
+    /// The peer had no receive for it: to be retransmitted when the peer announces one.
     Refused,
 }
 
@@ -59,7 +58,7 @@ struct Sent {
     again: bool,
 }
 
-/// What an acknowledgement, or time, has brought.
+/// The outcome of an acknowledgement or a timer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Progress {
     pub(super) acked_bytes: u64,
@@ -67,10 +66,10 @@ pub(super) struct Progress {
     pub(super) first_lost: u64,
 }
 
-/// What a time-out asks for.
+/// The action that a timeout requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Expired {
-    /// One packet is sent again to hear something.
+    /// Retransmits one packet to elicit an acknowledgement.
     Probe,
     /// Everything in flight counts as lost.
     All(Progress),
@@ -109,7 +108,7 @@ impl Window {
         self.una
     }
 
-    /// The packet that was not sent yet.
+    /// The next new packet.
     pub(super) fn next(&self) -> u64 {
         self.una + self.sent.len() as u64
     }
@@ -132,7 +131,7 @@ impl Window {
         self.sent.capacity() * size_of::<Sent>() + self.log.capacity() * size_of::<(u64, u64)>()
     }
 
-    /// The packet to send again now, if the peer takes packets below `limit`.
+    /// Returns the packet to retransmit now, if the peer takes packets below `limit`.
     pub(super) fn to_repeat(&self, limit: u64) -> Option<u64> {
         self.lost.first().copied().filter(|&psn| psn < limit)
     }
@@ -251,7 +250,7 @@ impl Window {
         }
     }
 
-    /// Finds what is lost: what was sent well before something that has arrived.
+    /// Marks packets as lost that were sent well before one that has arrived.
     pub(super) fn detect(&mut self, now: Time, rtt: &RttEstimator, progress: &mut Progress) {
         let Some((newest, _)) = self.newest else {
             return;
@@ -288,8 +287,8 @@ impl Window {
         progress.lost_bytes += bytes;
     }
 
-    /// The peer takes packets below `limit` only: what was sent above is refused if it is not
-    /// acknowledged, and what was refused below is to be sent again.
+    /// Applies the peer's limit: an unacknowledged packet at or above `limit` counts as refused,
+    /// and a refused one below it is retransmitted.
     pub(super) fn handle_limit(&mut self, now: Time, limit: u64) {
         if self.refused > 0 {
             for psn in self.una..limit.min(self.next()) {
@@ -345,7 +344,7 @@ impl Window {
         (timeout_ns << doubled).min(TIMEOUT_NS_MAX.max(timeout_ns))
     }
 
-    /// Nothing was heard for long: asks again, at most `tries_max` times.
+    /// The timer expired without an acknowledgement: probes again, at most `tries_max` times.
     pub(super) fn handle_timeout(
         &mut self,
         now: Time,
@@ -369,7 +368,7 @@ impl Window {
             return Some(Expired::Probe);
         }
         if self.tries == 1 {
-            // The last one: what it says when it arrives is about all the others.
+            // The last one: its acknowledgement covers all the others.
             let last = self
                 .sent
                 .iter()
@@ -389,6 +388,12 @@ impl Window {
         self.log.clear();
         self.probe = self.lost.first().copied();
         Some(Expired::All(progress))
+    }
+
+    /// Bytes on the wire of the longest packet that is not acknowledged; zero if there is none.
+    pub(super) fn longest_bytes(&self) -> u32 {
+        let open = self.sent.iter().filter(|sent| sent.state != State::Acked);
+        open.map(|sent| sent.bytes).max().unwrap_or(0)
     }
 
     fn first(&self, state: State) -> Option<u64> {

@@ -1,10 +1,11 @@
-//! What users of a reliable-datagram queue pair hand in and get back.
+//! Requests, completions and events of a reliable-datagram queue pair.
 
 use std::net::SocketAddr;
 
 use haul_cc::Algorithm;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
+use crate::datagram::address::Destination;
 use crate::datagram::wire::{MsgId, Psn};
 use crate::memory::Placement;
 use crate::operation::CompletionKind;
@@ -20,8 +21,19 @@ pub struct Remote {
     pub qpn: u32,
 }
 
-/// Sizes and choices of a queue pair, fixed when it is made.
+impl Remote {
+    pub(super) const fn destination(&self) -> Destination {
+        Destination {
+            addr: self.addr,
+            qpn: self.qpn,
+        }
+    }
+}
+
+/// Sizes and choices of a queue pair, fixed when it is made. Build it from
+/// [`RdConfig::default`], then set fields.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub struct RdConfig {
     /// Domain, name, depths, reads. The depth of the send queue counts the requests to all peers
     /// together.
@@ -30,20 +42,22 @@ pub struct RdConfig {
     pub qpn: u32,
     /// Random, not zero, another one at each activation.
     pub epoch: u32,
-    /// Random: what first packet numbers and cookies are made from. Nobody else may know it.
+    /// Secret random seed of first packet numbers and cookies.
     pub secret: [u8; 16],
-    /// The first numbers of packets and messages of every peer, for tests of what happens when they
-    /// wrap. Otherwise packets begin anywhere, and messages with 1.
+    /// The first numbers of packets and messages of every peer, for tests of their wrap-around.
+    /// Otherwise packets begin anywhere, and messages with 1.
     pub first: Option<(Psn, MsgId)>,
     /// The longest datagram that this end sends or takes, bytes of UDP payload.
     pub datagram_max: u16,
     /// Bytes below the UDP payload, for the account of the congestion control: 28 over IPv4, 48
     /// over IPv6.
     pub lower_len: u32,
-    /// Packets that may be on their way in each direction, 64..=65536: what is missing is
-    /// remembered in a bit each, while something is.
+    /// Of these, bytes that sealing adds to each datagram.
+    pub around: u32,
+    /// Packets that may be in flight in each direction, 64..=65536. While packets are missing, each
+    /// takes one bit of memory.
     pub window: u32,
-    /// Peers that are known at once. The one that was idle for longest makes room for a new one.
+    /// Most peers with state at once. A new peer replaces the one that has been idle for longest.
     pub peers_max: u32,
     /// Congestion control, one for each peer that is being sent to.
     pub control: Algorithm,
@@ -52,18 +66,17 @@ pub struct RdConfig {
     pub fail_whole: bool,
     /// Time-outs without an answer before a peer counts as dead.
     pub tries: u32,
-    /// A receive is given only to a message of which nothing before it is missing; one that came
-    /// too early is sent again. So nobody holds receives by leaving out what comes before, where
-    /// anybody may be a peer.
+    /// A message takes a receive only if no message before it is missing; one that arrived early is
+    /// retransmitted. So a hostile peer cannot hold receives by withholding earlier messages.
     pub receives_in_order: bool,
-    /// How long a message may find no receive before its sender is told to give up, ns; `u64::MAX`
-    /// is for ever.
+    /// How long a message may find no receive before its request fails at the sender, ns;
+    /// `u64::MAX` is for ever.
     pub receiver_not_ready_ns: u64,
     /// An ACK waits no longer than this for more to acknowledge, ns.
     pub ack_delay_ns: u64,
     /// Packets per ACK, while nothing is missing.
     pub ack_every: u32,
-    /// What a peer's sending half has learnt is kept this long after the last packet, ns.
+    /// How long the state of a peer's sending side (RTT, rate) is kept after the last packet, ns.
     pub linger_ns: u64,
 }
 
@@ -77,6 +90,7 @@ impl Default for RdConfig {
             first: None,
             datagram_max: 1_472,
             lower_len: 28,
+            around: 0,
             window: 1_024,
             peers_max: 65_536,
             control: Algorithm::default(),
@@ -98,6 +112,8 @@ pub enum RdStatus {
     Success,
     /// Not done, or not known to be done.
     Flushed,
+    /// The buffer of a receive is not valid.
+    LocalProtection,
     /// The peer refused access to its memory.
     RemoteAccess,
     /// The peer could not take or understand the operation: its receive was too small, it asked too
@@ -111,6 +127,7 @@ pub enum RdStatus {
 
 /// The end of an operation. From here on the core does not name its buffers again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RdCompletion {
     /// From the request or receive.
     pub id: u64,
@@ -131,9 +148,9 @@ pub struct RdCompletion {
 /// Why a peer is not known any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Down {
-    /// One of the two ends needed the room, or closed.
+    /// One of the two ends needed the memory, or closed.
     Closed,
-    /// It has begun anew: whatever it had not acknowledged may or may not have been done.
+    /// It has restarted: requests that it had not acknowledged may or may not have been executed.
     Restarted,
     /// The path to it takes shorter datagrams than were agreed on. As after [`Down::Restarted`].
     Path,
@@ -143,11 +160,11 @@ pub enum Down {
     ReceiverNotReady,
     /// It refused a message.
     Refused,
-    /// It sent what may not be, and was told so.
+    /// It broke a rule of the protocol, and received a NOTICE with the reason.
     Misbehaved,
 }
 
-/// What happened. Drain after every call that takes `&mut`.
+/// An event. Drain all after every call that takes `&mut`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RdEvent {
     /// An operation ended.
@@ -162,7 +179,7 @@ pub enum RdEvent {
         to: u64,
         /// Bytes.
         len: u32,
-        /// What came with it.
+        /// Data of the completion.
         immediate: Option<u64>,
         /// Its number.
         msg_id: MsgId,
@@ -176,8 +193,8 @@ pub enum RdEvent {
     Error,
 }
 
-/// The answer to a datagram: this part of it belongs there. Say then [`super::RdQp::handle_placed`]
-/// or [`super::RdQp::handle_memory_gone`].
+/// Where to place the payload of a datagram. Call [`super::RdQp::handle_placed`] or
+/// [`super::RdQp::handle_memory_gone`] afterwards.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RdArrived {
     /// Where.
@@ -189,6 +206,7 @@ pub struct RdArrived {
 /// A datagram to be sent: header bytes in the caller's slot, payload by name, and behind both the
 /// CRC32C of both. A datagram without payload has its CRC in the slot already.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RdTransmit {
     /// Where to.
     pub to: SocketAddr,
@@ -216,7 +234,7 @@ pub struct RdStats {
     pub duplicate: u64,
     /// Packets of data refused for want of a receive.
     pub no_receive: u64,
-    /// Packets of data that came before what they wait for, where receives are given in order.
+    /// Data packets dropped because they overtook others, where receives are assigned in order.
     pub early: u64,
     /// Datagrams that are none of this protocol, damaged, or contradict themselves.
     pub malformed: u64,
@@ -224,13 +242,14 @@ pub struct RdStats {
     pub unknown_peer: u64,
     /// Hellos whose cookie is not ours, or too old.
     pub bad_cookie: u64,
-    /// Hellos refused because there is no room, or nothing in common.
+    /// Hellos refused because the table of peers is full, or the two ends have no common
+    /// parameters.
     pub refused: u64,
     /// Messages refused because of a key, a right or bounds.
     pub denied: u64,
     /// Messages refused because they are longer than their receive.
     pub too_long: u64,
-    /// Peers closed to make room.
+    /// Peers closed to free memory for others.
     pub evicted: u64,
     /// Time-outs.
     pub timeouts: u64,

@@ -1,4 +1,4 @@
-//! What a datagram is, and whether it may do what it says.
+//! Classifies a datagram and checks whether its operation is allowed.
 
 use std::net::SocketAddr;
 
@@ -150,8 +150,8 @@ impl Ud {
         Ok(Action::Done)
     }
 
-    /// A receive for a message of one datagram, if that was not delivered before. A group's are not
-    /// told apart from those of other groups: their numbers may be the same.
+    /// A receive for a message of one datagram, if that was not delivered before. Messages of
+    /// different groups are not distinguished, because their numbers may coincide.
     fn receive_once<M: Memory + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -297,7 +297,8 @@ impl Ud {
     ) -> Result<Action, Reason> {
         let request = ReadRequest::parse(segment.payload).map_err(|_| Reason::Malformed)?;
         let access = self.access(source, false);
-        // Whatever the tag's owner says: an answer to whoever claims to be there is a weapon.
+        // Regardless of the tag's rights: responses to unvalidated source addresses would allow
+        // amplification attacks.
         if !access.is_validated {
             return Err(Reason::UnknownPeer);
         }
@@ -404,11 +405,17 @@ impl Ud {
             Body::Probe(probe) => {
                 self.answer(to, shim.msg_id, Control::ProbeAck(*probe), wire_len);
             }
-            Body::ProbeAck(probe) => self.events.push_back(Event::Probed {
-                from: *source,
-                token: probe.token,
-                size: probe.size,
-            }),
+            Body::ProbeAck(probe) => {
+                match self.sender.searches.handle_answer(now, source, *probe) {
+                    Some(Some(found)) => self.sender.note_found(now, found),
+                    Some(None) => {}
+                    None => self.events.push_back(Event::Probed {
+                        from: *source,
+                        token: probe.token,
+                        size: probe.size,
+                    }),
+                }
+            }
             Body::Data(_) | Body::Ack(_) | Body::Close(_) => return Err(Reason::Unsupported),
         }
         Ok(Action::Done)
@@ -444,7 +451,7 @@ fn tagged(segment: &Segment<'_>) -> Result<(Stag, u64), Reason> {
     }
 }
 
-/// The parts of a read that are wanted: all, or those that the request names.
+/// The requested parts of a read: all, or those that the request names.
 fn parts_of(request: &ReadRequest, segment: &Segment<'_>) -> Result<Parts, Reason> {
     let mut parts = Parts::default();
     if segment.ext.is_empty() {

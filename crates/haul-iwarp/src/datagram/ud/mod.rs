@@ -1,5 +1,5 @@
-//! A datagram queue pair: what arrives goes to the part that it is for, what is posted to the
-//! sender.
+//! A datagram queue pair: passes arriving datagrams to the responsible part, and posted requests to
+//! the sender.
 
 mod arrive;
 mod row;
@@ -58,7 +58,7 @@ pub struct Ud {
     asks: Asks,
     controls: Controls,
     pending: Option<(Pending, u32)>,
-    /// What comes next, if the last datagram is followed by its neighbour.
+    /// The expected next datagram, if it continues the last one.
     row: Option<Row>,
     events: VecDeque<Event>,
     counters: Counters,
@@ -94,7 +94,7 @@ impl Ud {
         }
     }
 
-    // ---- what happened
+    // ---- inputs
 
     /// Counts a datagram that is not of this protocol, or not whole.
     pub fn handle_reject(&mut self, now: Time, from: SocketAddr, reject: Reject) -> Action {
@@ -127,10 +127,10 @@ impl Ud {
         }
     }
 
-    /// A datagram without its CRC, which was right, if it is the neighbour of the last one: a
-    /// segment of a Write-Record that begins where that ended, in the next packet, as long, and not
-    /// the last. Nothing needs to be looked at then but the memory and the record. Gives where its
-    /// payload belongs; none where [`Self::handle_datagram`] has to look.
+    /// Fast path for a datagram (CRC verified and removed) that continues the last one: the next
+    /// packet, with a segment of the same Write-Record that begins where the last one ended, has
+    /// the same length and is not the final one. Then only the memory and the record need checks.
+    /// Returns where to place the payload, or `None` if [`Self::handle_datagram`] has to parse it.
     pub fn handle_alike<'a, M: Memory + ?Sized>(
         &mut self,
         memory: &M,
@@ -160,7 +160,7 @@ impl Ud {
     /// Notes that the placement that was handed out last is done; or not, because the memory was
     /// gone.
     pub fn handle_placed(&mut self, now: Time, is_placed: bool) {
-        // The usual case: the other kinds of what is pending are large, and are moved.
+        // The usual case: the other pending kinds are large, and are moved.
         if let (true, &Some((Pending::Next(at, piece), len))) = (is_placed, &self.pending) {
             self.pending = None;
             self.counters.placed_octets += u64::from(len);
@@ -188,15 +188,20 @@ impl Ud {
     /// Notes that the path to a host carries no more than this many bytes of UDP payload. That is
     /// remembered for ten minutes.
     pub fn handle_path(&mut self, now: Time, host: IpAddr, octets: u32) {
-        self.sender.note_path(now, host, octets.max(DATAGRAM_MIN));
+        let octets = octets.max(DATAGRAM_MIN);
+        self.sender.note_path(now, host, octets);
+        self.sender.searches.handle_too_big(now, host, octets);
     }
 
-    /// Notes that time has passed; call when [`Self::poll_timeout`] says so, or more often.
+    /// Runs due timers; call at the time that [`Self::poll_timeout`] returned, or more often.
     pub fn handle_timeout(&mut self, now: Time) {
         while let Some(wr) = self.reassembly.expire(now) {
             self.give_back(wr);
         }
         self.records.expire(now, &self.config, &mut self.events);
+        while let Some(found) = self.sender.searches.handle_time(now) {
+            self.sender.note_found(now, found);
+        }
         let asks = &mut self.asks;
         self.reads
             .expire(now, &self.config, &mut self.events, |to| {
@@ -263,14 +268,15 @@ impl Ud {
         self.validated.admit(source);
     }
 
-    /// Tells a peer what is seen of its datagrams. Sent if the peer is validated.
+    /// Sends a peer a report on the datagrams that arrived from it, if the peer is validated.
     pub fn report_rate(&mut self, to: &Source, rate: Rate) {
         if self.validated.contains(to) {
             self.answer(to.destination(), MsgId(0), Control::Rate(rate), usize::MAX);
         }
     }
 
-    /// Asks whether a datagram of `size` bytes of UDP payload arrives; [`Event::Probed`] says so.
+    /// Probes whether a datagram of `size` bytes of UDP payload arrives; [`Event::Probed`] reports
+    /// it.
     pub fn probe(&mut self, to: Destination, token: u32, size: u32) {
         let probe = Probe { token, size };
         self.answer(to, MsgId(0), Control::Probe(probe), usize::MAX);
@@ -309,11 +315,11 @@ impl Ud {
         }
     }
 
-    // ---- what is to be done
+    // ---- outputs
 
     /// Returns the next datagram to send: its header is in `out`, which has room for
-    /// [`super::wire::DATA_HEADER_MAX`]. Hand what this gives to the socket before
-    /// [`Self::poll_event`] says that requests are complete.
+    /// [`super::wire::DATA_HEADER_MAX`]. Hand the datagram to the socket before calling
+    /// [`Self::poll_event`], which may complete its request.
     pub fn poll_transmit<M: Memory + ?Sized>(
         &mut self,
         now: Time,
@@ -342,10 +348,10 @@ impl Ud {
         }
     }
 
-    /// The datagram after the one that [`Self::poll_transmit`] or this gave last, if it differs
-    /// from that in its numbers only, as most of a long message do: they are changed in `out`.
-    /// Gives where in the message its payload starts; the rest is as it was. Else
-    /// [`Self::poll_transmit`] knows.
+    /// Fast path for the datagram after the one last returned by [`Self::poll_transmit`] or this
+    /// method, if only its counters differ, as in most of a long message: updates them in `out` and
+    /// returns the offset of its payload in the message. Otherwise returns `None`: call
+    /// [`Self::poll_transmit`].
     pub fn poll_alike(&mut self, out: &mut [u8]) -> Option<u32> {
         let start = self.sender.poll_alike(out)?;
         self.counters.sent += 1;
@@ -353,8 +359,12 @@ impl Ud {
     }
 
     /// Returns the next datagram that is not DATA, whole, CRC included, in `out`;
-    /// [`super::wire::CONTROL_MAX`] bytes are enough but for probes. Gives destination and length.
-    pub fn poll_control(&mut self, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
+    /// [`super::wire::CONTROL_MAX`] bytes suffice except for probes, which are as long as the
+    /// longest datagram. Returns destination and length.
+    pub fn poll_control(&mut self, now: Time, out: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        if let Some((to, probe)) = self.sender.searches.poll(now) {
+            self.answer(to, MsgId(0), Control::Probe(probe), usize::MAX);
+        }
         let sent = self.controls.poll(&self.config, out);
         self.counters.sent += u64::from(sent.is_some());
         sent
@@ -365,7 +375,7 @@ impl Ud {
         self.events.pop_front()
     }
 
-    /// Returns when [`Self::handle_timeout`] is wanted. It may be earlier than needed, never later.
+    /// Returns when to call [`Self::handle_timeout`]. It may be earlier than needed, never later.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.closed {
@@ -376,6 +386,7 @@ impl Ud {
             self.records.deadline(),
             self.reads.deadline(),
             self.asks.deadline(),
+            self.sender.searches.deadline(),
         ];
         deadlines.into_iter().flatten().min()
     }
@@ -393,14 +404,14 @@ impl Ud {
         }
     }
 
-    /// What has arrived of a Write-Record that is open, or closed and kept
+    /// Returns the arrived ranges of a Write-Record that is open, or closed and kept
     /// ([`super::RecordMode::Query`]).
     #[must_use]
     pub fn validity(&self, from: &Source, msg_id: MsgId) -> Option<Record> {
         self.records.validity(from, msg_id)
     }
 
-    /// Returns what has arrived of all Write-Records that are closed and kept, or open.
+    /// Returns the arrived ranges of all Write-Records that are closed and kept, or open.
     pub fn records(&self) -> impl Iterator<Item = Record> + '_ {
         self.records.iter()
     }

@@ -1,8 +1,8 @@
 //! Segments of a Write-Record that come in a row.
 //!
-//! What a sender makes of a long message differs from one datagram to the next in three numbers
-//! that go up by known steps. Once one of them has passed every check, the next is compared with
-//! what it has to be: the same bytes are the same meaning.
+//! Consecutive datagrams of a long message differ in three counters that increase by known steps.
+//! Once one datagram has passed every check, the next one's header is compared with its expected
+//! bytes instead of being parsed.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::datagram::wire::{DATA_HEADER_MAX, DataHeader, Flags, MsgId, Psn, Segm
 use crate::stag::Stag;
 use crate::wire::ddp::Model;
 
-/// The header that the next segment has, and what the last one was found to be.
+/// The expected header of the next segment, and the parsed last one.
 #[derive(Debug)]
 pub(super) struct Row {
     pub(super) from: Source,
@@ -33,8 +33,8 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// What follows a segment that was taken for the record `at`; none follows the last, and one
-    /// with EXT words is left to the longer way.
+    /// The header expected after a segment of the record `at`; none after the final segment, and
+    /// none with EXT words, which take the full parser.
     pub(super) fn after(
         from: &Source,
         shim: &Shim,

@@ -1,4 +1,5 @@
-//! What is behind the shim of each type. All big-endian; lengths are exact unless said otherwise.
+//! Bodies of each datagram type, which follow the shim. All fields are big-endian; lengths are
+//! exact unless stated otherwise.
 //!
 //! ```text
 //!   ACK        cum 4 | limit 4 | echo_ts 4 | delay_us 4 | n 2 | 0 2 | n times start 4, end 4
@@ -33,7 +34,7 @@ const RATE_LEN: usize = 36;
 const CLOSE_LEN: usize = 4;
 const PROBE_LEN: usize = 8;
 
-/// What a datagram says.
+/// The body of a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Body<'a> {
     /// [`Kind::Data`].
@@ -58,11 +59,11 @@ pub enum Body<'a> {
     ProbeAck(Probe),
 }
 
-/// What a cookie is to others: bytes to send back.
+/// A cookie as others see it: opaque bytes to return.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cookie(pub [u8; COOKIE_LEN]);
 
-/// What has arrived.
+/// An acknowledgement.
 #[derive(Debug, Clone, Copy)]
 pub struct Ack<'a> {
     /// The next packet expected: all before it are there.
@@ -160,14 +161,14 @@ impl<'a> Ack<'a> {
     }
 }
 
-/// What an end wants of the other (RD), and that it exists (UD).
+/// The parameters that an end requests (RD), or its presence alone (UD).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Terms<'a> {
     /// Capabilities, a bit each; unknown ones are ignored.
     pub caps: u32,
     /// The first packet number.
     pub init_psn: Psn,
-    /// Packets that may be on their way.
+    /// Most packets in flight.
     pub window: u32,
     /// The longest datagram that this end takes, bytes of UDP payload.
     pub max_seg: u16,
@@ -212,13 +213,13 @@ impl<'a> Terms<'a> {
     }
 }
 
-/// Who asks to be known.
+/// A HELLO: the start of a handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello<'a> {
-    /// What the other end gave before. Room for it is always there, so no answer to a hello without
-    /// a cookie is longer than the hello.
+    /// The cookie that the other end issued. Without one the field is still on the wire, so that no
+    /// reply to a hello without a cookie is longer than the hello.
     pub cookie: Option<Cookie>,
-    /// What is wanted.
+    /// The requested parameters.
     pub terms: Terms<'a>,
 }
 
@@ -251,7 +252,7 @@ pub enum NoticeCode {
     Access,
     /// The operation is not known here, or not allowed over this service.
     Unsupported,
-    /// The sender is not known here: it has to say hello.
+    /// The receiver has no state of the sender, which has to repeat the handshake.
     UnknownPeer,
     /// A code of a later version.
     Other(u16),
@@ -290,7 +291,7 @@ pub struct Notice {
     pub detail: u32,
 }
 
-/// What a receiver sees of a sender, over an interval.
+/// A receiver's report on one sender over an interval.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rate {
     /// The interval, microseconds.
@@ -307,7 +308,7 @@ pub struct Rate {
     pub ce: u32,
     /// Packets dropped here for want of a buffer.
     pub no_buffer: u32,
-    /// What the receiver would like, kbit/s; 0 is no wish.
+    /// The rate that the receiver requests, kbit/s; 0 is no request.
     pub hint_kbps: u32,
 }
 
@@ -345,7 +346,7 @@ pub struct Close {
     pub code: u16,
 }
 
-/// A datagram that is as long as it says, or the news that it arrived.
+/// A probe, padded to the length that it states, or its acknowledgement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Probe {
     /// The prober's.

@@ -31,8 +31,7 @@ impl<'a> Datagram<'a> {
         Self::check(datagram).and_then(Self::parse)
     }
 
-    /// Checks protocol and CRC. What it returns, the datagram without its CRC, is for
-    /// [`Self::parse`].
+    /// Checks protocol and CRC. Returns the datagram without its CRC, for [`Self::parse`].
     ///
     /// # Errors
     /// [`Reject::Foreign`], [`Reject::Crc`].
@@ -73,7 +72,7 @@ impl<'a> Datagram<'a> {
     }
 }
 
-/// Bytes of a datagram from which [`sender`] can be told.
+/// Bytes of a datagram that [`sender`] needs.
 pub const SENDER_LEN: usize = 16;
 
 /// Returns the queue pair and epoch of the sender of a datagram that begins so; the network quotes

@@ -1,9 +1,9 @@
-//! DATA: a DDP segment behind the shim. Shim and DDP header say several things twice; here they
-//! must agree.
+//! DATA: a DDP segment behind the shim. Several fields are in both the shim and the DDP header; the
+//! parser requires that they agree.
 //!
 //! EXT words, in this order: RD has the time at which the packet was sent, in microseconds; then
 //! come the operation's: two words of immediate data (Write-Record with immediate), or pairs of
-//! offset and length (Read Request: the ranges that are wanted; none is all).
+//! offset and length (Read Request: the requested ranges; none means all).
 
 use super::{EXT_WORDS_MAX, Ext, Flags, Kind, Psn, Reject, SHIM_LEN, Shim};
 use crate::wire::ddp::{self, Header, Model};
@@ -129,7 +129,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What shim and DDP header say about the extent of the segment.
+/// The extent of the segment by the shim and the DDP header.
 fn check_extent(shim: &Shim, last: bool, payload: usize) -> Result<(), Reject> {
     let end = u64::from(shim.seg_off) + payload as u64;
     if end > u64::from(shim.msg_len) {
@@ -171,7 +171,7 @@ fn check_model(shim: &Shim, opcode: Opcode, model: Model) -> Result<(), Reject> 
     }
 }
 
-/// What stands before the data of a segment.
+/// The bytes before the payload of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataHeader<'a> {
     /// The shim; its kind is [`Kind::Data`], and [`Flags::LAST`] goes to the DDP header as well.
@@ -203,8 +203,7 @@ impl DataHeader<'_> {
         at + header.emit(&mut out[at..])
     }
 
-    /// Makes the header in `octets`, which is no longer than it, that of the segment which comes
-    /// `by` bytes later in the same message.
+    /// Advances the header in `octets` to the segment `by` bytes later in the same message.
     pub(crate) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         Shim::advance(octets, psn, by);
         let at = Shim::len_with_ext(octets);

@@ -3,7 +3,7 @@
 //! ```text
 //!   0  1  0xd1: protocol 0xd, version 1
 //!   1  1  type
-//!   2  2  flags; the low four bits are the number of EXT words, 0x00f0 is reserved: zero, ignored
+//!   2  2  flags; the low four bits are the number of EXT words, 0x00f0 the size of segments (RD)
 //!   4  4  QPN of the destination, 24 bits; 0xffffff is every member of a group
 //!   8  4  QPN of the source, 24 bits
 //!  12  4  epoch of the source: random, not zero, new each time its QP is activated
@@ -27,7 +27,7 @@ pub const QPN_MAX: u32 = ANY_QPN - 1;
 pub const EXT_WORDS_MAX: usize = 15;
 pub(super) const PROTOCOL: u8 = 0xd1;
 const EXT_MASK: u16 = 0x000f;
-const RESERVED: u16 = 0x00f0;
+const SIZE_MASK: u16 = 0x00f0;
 
 /// The types of datagrams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,9 +35,9 @@ const RESERVED: u16 = 0x00f0;
 pub enum Kind {
     /// A DDP segment.
     Data = 0,
-    /// What has arrived (RD).
+    /// Acknowledgement (RD).
     Ack = 1,
-    /// Who asks to be known, with or without a cookie.
+    /// Start of a handshake, with or without a cookie.
     Hello = 2,
     /// The answer to a hello without one.
     Cookie = 3,
@@ -45,7 +45,7 @@ pub enum Kind {
     Ready = 4,
     /// Something sent was refused.
     Notice = 5,
-    /// What a receiver sees of a sender.
+    /// A receiver's report on one sender.
     Rate = 6,
     /// The source forgets this peer.
     Close = 7,
@@ -82,7 +82,7 @@ impl Flags {
     pub const NONE: Self = Self(0);
     /// The segment ends its message.
     pub const LAST: Self = Self(0x8000);
-    /// RD: an ACK is wanted at once.
+    /// RD: requests an immediate ACK.
     pub const ACKREQ: Self = Self(0x4000);
     /// Reliable datagram.
     pub const RD: Self = Self(0x2000);
@@ -92,10 +92,16 @@ impl Flags {
     pub const RTX: Self = Self(0x0800);
     /// A copy of the last segment, sent ahead of it in case the other is lost.
     pub const TAILDUP: Self = Self(0x0400);
-    /// Sealed with keys of the session.
+    /// Sealed ([`super::Sealed`]); in no datagram inside.
     pub const SEC: Self = Self(0x0200);
     /// A response: the message number is the request's.
     pub const RESP: Self = Self(0x0100);
+
+    /// Returns the 16 bits.
+    #[must_use]
+    pub(super) const fn bits(self) -> u16 {
+        self.0
+    }
 
     /// Returns the union of both.
     #[must_use]
@@ -107,6 +113,18 @@ impl Flags {
     #[must_use]
     pub const fn with_if(self, other: Self, is_so: bool) -> Self {
         if is_so { self.with(other) } else { self }
+    }
+
+    /// With the number of a size of segments, 0..=15 (RD).
+    #[must_use]
+    pub const fn with_size(self, number: u8) -> Self {
+        Self(self.0 & !SIZE_MASK | (number as u16) << 4 & SIZE_MASK)
+    }
+
+    /// Returns the number of the size of segments, 0..=15 (RD).
+    #[must_use]
+    pub const fn size(self) -> u8 {
+        self.0.to_be_bytes()[1] >> 4
     }
 
     /// Returns whether all of `other` are set.
@@ -155,9 +173,9 @@ pub struct Shim {
     pub kind: Kind,
     /// The flags.
     pub flags: Flags,
-    /// Whom it is for.
+    /// The destination.
     pub dst_qpn: u32,
-    /// Who sent it.
+    /// The sender.
     pub src_qpn: u32,
     /// Which activation of the sender; not zero.
     pub epoch: u32,
@@ -185,7 +203,7 @@ impl Shim {
         let bits = be16(octets, 2);
         let shim = Self {
             kind,
-            flags: Flags(bits & !(EXT_MASK | RESERVED)),
+            flags: Flags(bits & !EXT_MASK),
             dst_qpn: be32(octets, 4),
             src_qpn: be32(octets, 8),
             epoch: be32(octets, 12),
@@ -238,14 +256,14 @@ impl Shim {
         put32(out, 28, self.seg_off);
     }
 
-    /// Gives the shim in `octets` this packet number, and the place `by` bytes further in its
-    /// message.
+    /// Sets the packet number of the shim in `octets`, and advances its message offset by `by`
+    /// bytes.
     pub(super) fn advance(octets: &mut [u8], psn: Psn, by: u32) {
         put32(octets, 16, psn.0);
         put32(octets, 28, be32(octets, 28).wrapping_add(by));
     }
 
-    /// Bytes of the shim in `octets` and of the EXT words behind it.
+    /// Bytes of the shim in `octets` and of the EXT words after it.
     pub(super) fn len_with_ext(octets: &[u8]) -> usize {
         SHIM_LEN + 4 * usize::from(be16(octets, 2) & EXT_MASK)
     }

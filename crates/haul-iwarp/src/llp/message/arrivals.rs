@@ -14,7 +14,7 @@ pub(super) struct Arrivals {
     words: VecDeque<u64>,
 }
 
-/// What a message is to those before it.
+/// The position of a message relative to the earlier ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Arrival {
     Fresh,

@@ -1,9 +1,9 @@
 //! A reliable connection over messages that arrive each at its own time, once and unchanged: over
 //! UDT, one DDP segment per message and packet (docs/protocol/iwarp.md).
 //!
-//! Tagged and untagged payload is placed when it arrives; what a message does, its completion above
-//! all, waits for those before it. The lower layer numbers the messages of a direction from 0,
-//! without gaps, in the order in which they were sent, and repeats those that are lost:
+//! Tagged and untagged payload is placed when it arrives; the effect of a message, above all its
+//! completion, waits for earlier messages. The lower layer numbers the messages of a direction from
+//! 0, without gaps, in the order in which they were sent, and repeats those that are lost:
 //! [`MessageConnection::repeat`] makes any of them again until it is released, so that no copy of a
 //! header is kept.
 
@@ -32,19 +32,21 @@ use arrivals::{Arrival, Arrivals};
 
 /// The least segment size that two ends agree on, bytes.
 const SEGMENT_MIN: u32 = 256;
-/// A close notice is for streams: here the last word of a connection says how it ends.
+/// Close notices are for streams: here the final message states how the connection ends.
 const FEATURES: Features = Features {
     close_notice: false,
     ..Features::ALL
 };
 
-/// How a connection over messages is to be.
+/// How a connection over messages is to be. Build it from [`MessageConfig::default`], then set
+/// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MessageConfig {
     /// The queue pair.
     pub qp: QpConfig,
-    /// The longest DDP segment, bytes: what a message of the lower layer holds, less four for the
-    /// CRC. The lesser of both ends counts.
+    /// The longest DDP segment, bytes: the capacity of a message of the lower layer, less four for
+    /// the CRC. The lesser of both ends' applies.
     pub segment_max: u32,
     /// Messages that may be in flight: the lower layer's window, or more. Costs one bit each, while
     /// they are.
@@ -88,7 +90,7 @@ impl Datagram {
     }
 }
 
-/// A message that is to be sent again.
+/// A message that is to be retransmitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Repeat {
     /// It was appended to `control`, whole.
@@ -110,7 +112,7 @@ pub struct Arrived {
 enum Phase {
     AwaitReply,
     AwaitRequest,
-    /// What the request says but for its private data.
+    /// The request without its private data.
     Decide {
         ird: u16,
         ord: u16,
@@ -133,15 +135,15 @@ pub struct MessageConnection {
     private: Box<[u8]>,
     is_initiator: bool,
     arrivals: Arrivals,
-    /// What arrived messages will do when those before them are there, in order; bounded by the
-    /// depths of the queues.
+    /// The effects of arrived messages that wait for earlier ones, in order; bounded by the depths
+    /// of the queues.
     waiting: VecDeque<(u64, Delivery)>,
     /// Control messages that are not released, and how many of them are handed out.
     control: VecDeque<(u64, Box<[u8]>)>,
     control_sent: usize,
     /// Segments handed out.
     segments: u64,
-    /// A placement was handed out: the message, what it does, and the place.
+    /// A pending placement: the message, its effect, and the place.
     placing: Option<(u64, Delivery, Target)>,
     peer_finished: bool,
     deadline: Option<Time>,
@@ -306,8 +308,8 @@ impl MessageConnection {
         let octets = headers.unwrap_or_default();
         match admitted {
             Err(violation) => self.refuse(violation, octets, len),
-            // What came before a Terminate and was lost is not sent again: it does not wait for its
-            // turn.
+            // Messages that were lost before a Terminate are not retransmitted: it is delivered out
+            // of order.
             Ok((None, Effect::Terminate)) => {
                 let _ended = self.qp.deliver(memory, Effect::Terminate);
             }
@@ -345,8 +347,8 @@ impl MessageConnection {
 
     /// Notes that the payload of a segment cannot be sent: its memory was withdrawn meanwhile.
     pub fn handle_payload_gone(&mut self, now: Time, payload: Payload) {
-        self.qp.charge_payload(payload);
-        self.refuse(Violation::WITHDRAWN, &[], 0);
+        let violation = self.qp.charge_payload(payload);
+        self.refuse(violation, &[], 0);
         self.settle(now);
     }
 
@@ -355,7 +357,7 @@ impl MessageConnection {
         self.qp.terminate(violation, octets, len);
     }
 
-    /// Keeps what a message does until its turn comes, and does what has its turn.
+    /// Queues the effect of a message, and performs all effects that are due.
     fn enqueue(&mut self, memory: &mut impl Memory, index: u64, delivery: Delivery) {
         if matches!(self.qp.state(), State::Terminating | State::Closed) {
             return;
@@ -399,7 +401,7 @@ impl MessageConnection {
         }
     }
 
-    /// The lower layer's acknowledgements may be behind what the peer says last.
+    /// The lower layer's acknowledgements may lag behind the peer's final message.
     fn deliver_finish(&mut self, received: u64) -> Result<(), Violation> {
         if received > self.index_of(self.segments) {
             return Err(TermCode::STREAM_CATASTROPHIC.into());
@@ -524,8 +526,8 @@ impl MessageConnection {
         self.settle(now);
     }
 
-    /// A whole message to be sent before any segment that is polled later: appends it to `out`, and
-    /// says its number.
+    /// Appends a whole message, to be sent before any segment polled later, to `out`, and returns
+    /// its number.
     pub fn poll_control(&mut self, out: &mut Vec<u8>) -> Option<u64> {
         let (index, message) = self.control.get(self.control_sent)?;
         out.extend_from_slice(message);
@@ -594,7 +596,7 @@ impl MessageConnection {
         self.qp.state()
     }
 
-    /// Returns what the peer's Terminate said, if it sent one.
+    /// Returns the peer's Terminate, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
         self.qp.peer_terminate()
@@ -615,7 +617,7 @@ impl MessageConnection {
         }
     }
 
-    /// What follows from the queue pair's state for the lower layer.
+    /// Applies the queue pair's state to the lower layer.
     fn settle(&mut self, now: Time) {
         if self.qp.is_drained() {
             self.qp.finish();

@@ -4,20 +4,22 @@ use crate::qp::QpConfig;
 use crate::time::SECOND_NS;
 use crate::wire::mpa::RtrKinds;
 
-/// How a connection over a stream is to be.
+/// How a connection over a stream is to be. Build it from [`StreamConfig::default`], then set
+/// fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct StreamConfig {
     /// The queue pair.
     pub qp: QpConfig,
     /// CRCs are asked for. If both ends do without, there are none; else both make and check them
     /// (RFC 5044 §7.1).
     pub crc: bool,
-    /// Markers are asked for in what is sent here. siw refuses that.
+    /// Requests markers in the stream to this end. siw refuses that.
     pub markers: bool,
     /// The revision of MPA that an initiator asks for: 2, or 1 where 2 was refused.
     pub revision: u8,
-    /// Initiator: a peer-to-peer connection is asked for, to be opened by one of these. Responder:
-    /// what it can take; `None` is all.
+    /// Initiator: requests a peer-to-peer connection, to be opened by one of these. Responder: the
+    /// accepted kinds; `None` is all.
     pub peer_to_peer: Option<RtrKinds>,
     /// Longhaul's capabilities are offered, eight bytes before the private data.
     pub extensions: bool,
@@ -31,6 +33,10 @@ pub struct StreamConfig {
     pub startup_timeout_ns: u64,
     /// How long the peer may take to close after this end has.
     pub close_timeout_ns: u64,
+    /// How long the peer may neither send nor take anything while requests or answers of this end
+    /// wait for it; none: for ever. The kernel answers for a peer whose process is stopped, so TCP
+    /// itself does not notice it.
+    pub peer_timeout_ns: Option<u64>,
 }
 
 impl Default for StreamConfig {
@@ -47,6 +53,7 @@ impl Default for StreamConfig {
             strict: false,
             startup_timeout_ns: 5 * SECOND_NS,
             close_timeout_ns: 5 * SECOND_NS,
+            peer_timeout_ns: None,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A reliable connection over a byte stream: MPA (RFC 5044, RFC 6581) below, the queue pair above.
 //!
-//! What comes in: bytes of the stream, and from [`Next`] where payload among them belongs. What
-//! goes out: start-up frames ([`StreamConnection::poll_startup`]), then FPDUs
+//! Input: bytes of the stream; [`Next`] returns where to place the payload among them. Output:
+//! start-up frames ([`StreamConnection::poll_startup`]), then FPDUs
 //! ([`StreamConnection::poll_transmit`]) as header bytes, a payload by name, and a trailer.
 
 mod config;
@@ -39,7 +39,7 @@ pub struct StreamConnection {
     config: StreamConfig,
     qp: Qp,
     startup: Option<Box<Startup>>,
-    /// A start-up frame on its way.
+    /// A start-up frame being sent.
     frame: Vec<u8>,
     params: Option<Params>,
     private: Box<[u8]>,
@@ -47,13 +47,15 @@ pub struct StreamConnection {
     /// The responder sends nothing before it has seen a good FPDU.
     heard_fpdu: bool,
     rx: Rx,
-    /// What the FPDU that is being received will do, or why it is refused.
+    /// The effect of the FPDU that is being received, or why it is refused.
     admitted: Result<Effect, Violation>,
     /// Strict: a verified FPDU lies in the stage.
     unstaging: Option<Placement>,
     /// Bytes sent since start-up.
     position: u64,
     deadline: Option<Time>,
+    /// Since when something waits for the peer and nothing has moved.
+    waits_since: Option<Time>,
     shut_down: bool,
     disconnected: bool,
 }
@@ -89,6 +91,7 @@ impl StreamConnection {
             unstaging: None,
             position: 0,
             deadline: Some(now.after(config.startup_timeout_ns)),
+            waits_since: None,
             shut_down: false,
             disconnected: false,
             config,
@@ -98,6 +101,7 @@ impl StreamConnection {
     /// Takes bytes of the stream that have arrived.
     pub fn handle_bytes(&mut self, now: Time, memory: &mut impl Memory, bytes: &[u8]) -> Received {
         let mut at = 0;
+        self.waits_since = None;
         if self.startup.is_some() {
             at = self.handle_startup(now, bytes);
             if self.startup.is_some() {
@@ -173,7 +177,7 @@ impl StreamConnection {
     fn conclude(&mut self, memory: &mut impl Memory, crc_matches: bool) {
         let checks = self.params.is_some_and(|params| params.crc);
         if checks && !crc_matches {
-            // RFC 5044 §8: nothing of it, its header included, is to be believed.
+            // RFC 5044 §8: nothing in it may be trusted, its header included.
             self.qp.terminate(TermCode::MPA_CRC.into(), &[], 0);
             return;
         }
@@ -215,6 +219,7 @@ impl StreamConnection {
 
     /// Notes that `len` bytes of payload were placed, or staged, and run through the digest.
     pub fn handle_placed(&mut self, len: u32) {
+        self.waits_since = None;
         self.rx.placed(len);
     }
 
@@ -245,11 +250,11 @@ impl StreamConnection {
     /// Where the FPDU has `begun` to leave, no Terminate can follow: close the stream in a way that
     /// the peer notices.
     pub fn handle_payload_gone(&mut self, now: Time, payload: Payload, begun: bool) {
-        self.qp.charge_payload(payload);
+        let violation = self.qp.charge_payload(payload);
         if begun {
             self.qp.fail(Error::LocalMemory(TermCode::INVALID_STAG));
         } else {
-            self.qp.terminate(Violation::WITHDRAWN, &[], 0);
+            self.qp.terminate(violation, &[], 0);
         }
         self.settle(now);
     }
@@ -263,6 +268,7 @@ impl StreamConnection {
     /// does not need the payload any more: it has copied it, or it is acknowledged.
     pub fn handle_released(&mut self, now: Time, index: u64) {
         self.qp.release(index);
+        self.waits_since = None;
         self.settle(now);
     }
 
@@ -354,7 +360,7 @@ impl StreamConnection {
         self.qp.state()
     }
 
-    /// Returns what the peer's Terminate said, if it sent one.
+    /// Returns the peer's Terminate, if it sent one.
     #[must_use]
     pub fn terminate(&self) -> Option<&crate::wire::rdmap::Terminate> {
         self.qp.peer_terminate()
@@ -406,7 +412,7 @@ impl StreamConnection {
         }
     }
 
-    /// RFC 6581 §6: what cannot be lived with is answered by a Terminate.
+    /// RFC 6581 §6: unacceptable parameters are answered by a Terminate.
     fn refuse_reply(&mut self, refused: &startup::Agreement) {
         let code = match refused.why {
             Incompatible::Reads => TermCode::MPA_IRD,
@@ -428,7 +434,7 @@ impl StreamConnection {
         self.qp.event(Event::Established);
     }
 
-    /// What follows from the queue pair's state for the lower layer.
+    /// Applies the queue pair's state to the lower layer.
     fn settle(&mut self, now: Time) {
         let drained = self.qp.is_drained();
         if drained {
@@ -440,6 +446,10 @@ impl StreamConnection {
             self.qp.event(Event::ShutdownSend);
             self.deadline = Some(now.after(self.config.close_timeout_ns));
         }
+        self.waits_since = match self.waits_since {
+            _ if self.qp.is_idle() => None,
+            since => since.or(Some(now)),
+        };
         if self.qp.state() == State::Closed && !self.disconnected {
             self.disconnected = true;
             self.deadline = None;
@@ -464,7 +474,7 @@ impl ReliableConnection for StreamConnection {
         if kinds.send {
             self.qp.expect_rtr_send();
         }
-        // Only a peer-to-peer initiator has something to say at once.
+        // Only a peer-to-peer initiator sends at once.
         let patience = self.config.startup_timeout_ns;
         self.deadline = params.peer_to_peer.then(|| now.after(patience));
         self.establish(params);
@@ -502,7 +512,7 @@ impl ReliableConnection for StreamConnection {
     }
 
     fn handle_timeout(&mut self, now: Time) {
-        if self.deadline.is_none_or(|deadline| now < deadline) {
+        if self.poll_timeout().is_none_or(|deadline| now < deadline) {
             return;
         }
         self.deadline = None;
@@ -515,7 +525,11 @@ impl ReliableConnection for StreamConnection {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.deadline
+        let is_open = !self.disconnected && self.params.is_some();
+        let since = self.waits_since.filter(|_| is_open);
+        let silent = since.zip(self.config.peer_timeout_ns);
+        let silent = silent.map(|(since, ns)| since.after(ns));
+        self.deadline.into_iter().chain(silent).min()
     }
 
     fn poll_event(&mut self) -> Option<Event> {

@@ -1,8 +1,8 @@
-//! What the engine does with the bytes of a stream.
+//! Instructions to the engine for the bytes of a stream.
 
 use crate::memory::Placement;
 
-/// What to do with the stream's next bytes.
+/// The instruction for the stream's next bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// Feed them to [`crate::StreamConnection::handle_bytes`]; fewer than `at_least` will not lead
@@ -11,9 +11,9 @@ pub enum Next {
         /// Bytes.
         at_least: usize,
     },
-    /// They are payload that belongs there. Put them there, from a buffer or straight from the
-    /// stream, run [`crate::StreamConnection::digest`] over them if CRCs are in use, and say so
-    /// with [`crate::StreamConnection::handle_placed`]. It may be done in parts.
+    /// They are payload. Place them there, from a buffer or straight from the stream, run
+    /// [`crate::StreamConnection::digest`] over them if CRCs are in use, and call
+    /// [`crate::StreamConnection::handle_placed`]. This may be done in parts.
     Place(Placement),
     /// Strict: they are payload that is not verified. The same, into a stage of 64 KiB, `offset`
     /// bytes into it.
@@ -23,8 +23,8 @@ pub enum Next {
         /// Bytes.
         len: u32,
     },
-    /// Strict: not the next bytes, but the first of the stage, are verified and belong there. Copy
-    /// them, and say so with [`crate::StreamConnection::handle_unstaged`].
+    /// Strict: not the next bytes, but the first of the stage, are verified payload. Copy them
+    /// there, and call [`crate::StreamConnection::handle_unstaged`].
     Unstage(Placement),
 }
 
@@ -33,6 +33,6 @@ pub enum Next {
 pub struct Received {
     /// How many were taken.
     pub consumed: usize,
-    /// What to do with the rest, and with those that have not arrived yet.
+    /// The instruction for the rest, and for the bytes that have not arrived yet.
     pub next: Next,
 }

@@ -50,11 +50,11 @@ enum Phase {
     Trailer,
 }
 
-/// What a look at the input has come to.
+/// The outcome of parsing the input.
 pub(super) enum Seen {
     /// Nothing yet: feed more.
     Incomplete,
-    /// The headers are there: [`Rx::segment`]. Say with [`Rx::begin`] where the payload goes.
+    /// The headers are complete: [`Rx::segment`]. Pass the payload's destination to [`Rx::begin`].
     Headers,
     /// Payload follows.
     Payload,
@@ -187,7 +187,7 @@ impl Rx {
         usize::try_from(MARKER_SPACING - into).unwrap_or(usize::MAX)
     }
 
-    /// Takes bytes of a marker; once it is whole, says whether it agrees with the FPDU.
+    /// Takes bytes of a marker; once it is complete, checks that it matches the FPDU.
     fn take_marker(&mut self, bytes: &[u8], at: &mut usize) -> Option<bool> {
         while self.is_in_marker() {
             let octet = *bytes.get(*at)?;
@@ -211,7 +211,7 @@ impl Rx {
         self.digested = self.have;
     }
 
-    /// Bytes of the ULPDU, as its length field says.
+    /// Bytes of the ULPDU by its length field.
     fn ulpdu_len(&self) -> u32 {
         u32::from(u16::from_be_bytes([self.header[0], self.header[1]]))
     }
@@ -291,6 +291,6 @@ impl Rx {
         }
     }
 
-    /// What a segment that is cut short is told (docs/protocol/iwarp.md).
+    /// The code of the Terminate for a truncated segment (docs/protocol/iwarp.md).
     pub(super) const SHORT: TermCode = TermCode::UNSPECIFIED;
 }

@@ -27,7 +27,7 @@ enum Phase {
     Over,
 }
 
-/// What a frame says.
+/// The content of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Offer {
     head: FrameHead,
@@ -35,7 +35,7 @@ struct Offer {
     capabilities: Option<Capabilities>,
 }
 
-/// What start-up has come to.
+/// The state of start-up.
 pub(super) enum Step {
     /// It goes on.
     Pending,
@@ -46,14 +46,14 @@ pub(super) enum Step {
     Reply(Box<[u8]>, Result<(Params, Option<RtrKinds>), Agreement>),
     /// Initiator: refused, with this private data.
     Rejected(Box<[u8]>),
-    /// What came is no start-up frame.
+    /// The input is no start-up frame.
     Failed(Error),
 }
 
-/// A reply that is in order, and that this end cannot live with.
+/// A valid reply whose parameters this end does not accept.
 pub(super) struct Agreement {
     pub(super) why: Incompatible,
-    /// For the Terminate that says so.
+    /// The parameters of the Terminate that reports it.
     pub(super) params: Params,
 }
 
@@ -103,7 +103,7 @@ impl Startup {
         self.phase == Phase::AwaitReply
     }
 
-    /// Takes bytes of the stream, and says how many.
+    /// Takes bytes of the stream, and returns how many.
     pub(super) fn handle_bytes(&mut self, config: &StreamConfig, bytes: &[u8]) -> (usize, Step) {
         let kind = match self.phase {
             Phase::AwaitReply => FrameKind::Reply,
@@ -232,7 +232,7 @@ impl Offer {
         Ok(())
     }
 
-    /// The responder's answer to this request, and what it means here.
+    /// Returns the responder's reply to this request, and its own parameters.
     fn answer(&self, config: &StreamConfig) -> (Self, Params, RtrKinds) {
         let mut params = config.params(self.head.revision);
         params.crc = config.crc || self.head.crc;
@@ -273,7 +273,7 @@ impl Offer {
     }
 }
 
-/// What a reply means to the initiator.
+/// Handles a reply at the initiator.
 fn reply_to_params(
     config: &StreamConfig,
     reply: &Offer,
@@ -341,7 +341,7 @@ impl StreamConfig {
         }
     }
 
-    /// Adds what two Longhaul ends have in common, and the size of segments.
+    /// Adds the common capabilities of two Longhaul ends, and the size of segments.
     fn extend(&self, params: &mut Params, peer: Option<Capabilities>) {
         let common = self
             .capabilities()

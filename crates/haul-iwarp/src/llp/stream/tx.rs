@@ -1,5 +1,5 @@
-//! Segments to FPDUs: length in front, padding and CRC behind, markers where the peer wants them
-//! (RFC 5044 §4).
+//! Segments to FPDUs: length before, padding and CRC after the segment, markers if the peer
+//! requests them (RFC 5044 §4).
 
 use std::ops::Range;
 
@@ -7,8 +7,8 @@ use crate::crc::{CRC_LEN, Crc32c};
 use crate::llp::{Segment, TRAILER_MAX};
 use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, marker, pad_len};
 
-/// An FPDU to be sent: without markers header, payload and [`Fpdu::trailer`]; with markers what
-/// [`Fpdu::pieces`] says, and the CRC.
+/// An FPDU to be sent: without markers header, payload and [`Fpdu::trailer`]; with markers the
+/// pieces that [`Fpdu::pieces`] returns, and the CRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fpdu {
     /// Header and payload.
@@ -17,7 +17,7 @@ pub struct Fpdu {
     pub pad: usize,
     /// The CRC is to be computed; else it is sent as zero.
     pub crc: bool,
-    /// The peer wants markers.
+    /// The peer requests markers.
     pub markers: bool,
     /// Position of the FPDU in the stream since start-up.
     pub position: u64,

@@ -1,4 +1,4 @@
-//! What a Terminate of the peer is charged to.
+//! The request that a peer's Terminate fails.
 
 use haul_iwarp::ReliableConnection as _;
 use haul_iwarp::wire::rdmap::{Opcode, Terminate};

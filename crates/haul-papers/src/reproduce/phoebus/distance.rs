@@ -12,7 +12,7 @@ use haul_lab::compare::gridftp;
 use haul_lab::compare::programs::in_path;
 use haul_lab::compare::runner::Stop;
 
-/// What loses packets in figure 6: charts for each.
+/// The lossy part of the path in figure 6: charts for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loss {
     /// Packets that the path between the gateways loses of a million.
@@ -65,7 +65,7 @@ pub(super) fn experiment() -> Experiment {
             about: "iperf3 with one and with 8 streams of unmodified TCP over a path of 500 Mbit/s: first the path loses \
                     packets, between edges without delay; then the edges do, of 1 Gbit/s and 2 ms each, as in the paper. What \
                     the receiver took, as a share of what packets full of TCP's payload can carry. Last the same by Debian's GridFTP, \
-                    from memory to memory, whose control and data connections ga's kernel diverts to a transparent door.",
+                    from memory to memory, whose control and data connections ga's kernel diverts to a transparent listener.",
             judges: vec![
                 |figure| {
                     gain_claim(
@@ -185,8 +185,8 @@ fn no_gridftp(context: &Context<'_>) -> Result<Option<String>, Stop> {
             "nft, which diverts its connections, is not installed".into(),
         ));
     }
-    let door = Program::Gridftp.door();
-    match Gateways::start(context, &Way::default(), Some(&route(0, 0)), door, 0) {
+    let listener = Program::Gridftp.listener();
+    match Gateways::start(context, &Way::default(), Some(&route(0, 0)), listener, 0) {
         Ok(_) => Ok(None),
         Err(Stop::Failed(why)) => Ok(Some(format!("{why:#}"))),
         Err(stop) => Err(stop),
@@ -229,7 +229,7 @@ fn over_path(
     Ok(())
 }
 
-/// What stands before what is not by `iperf3`.
+/// The prefix of series names; `iperf3` has none.
 fn prefix(program: Program) -> &'static str {
     match program {
         Program::Iperf => "",

@@ -9,7 +9,7 @@ use crate::reproduce::cells::{Cell, How, Net, lasts, measure};
 use crate::reproduce::record::{Along, Claim, Figure, Sample, chart};
 use crate::reproduce::{Experiment, unknown};
 
-/// What the paper's rate is of ours.
+/// The factor from the emulated rate to the paper's.
 const SCALE: f64 = 20.0;
 /// The longest message, bytes.
 const LONG: u32 = 8 << 20;
@@ -244,7 +244,7 @@ fn rdma_at(at: u32) -> String {
     format!("{RDMA}, {}", miles(at))
 }
 
-/// What RDMA has beside so much UDP, percent of what it has alone.
+/// RDMA's goodput beside this much UDP, percent of its goodput alone.
 fn share_of_alone(figure: &Figure, at: u32, cross: u32) -> Option<f64> {
     let series = rdma_at(at);
     let both = figure

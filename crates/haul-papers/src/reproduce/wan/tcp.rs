@@ -10,13 +10,14 @@ use crate::reproduce::cells::{Cell, How, Net, lasts};
 use crate::reproduce::record::{Along, Chart, Claim, Figure, chart};
 use haul_lab::compare::tool::no_congestion_control;
 
-/// The least window that gives what TCP got on the paper's long connections is 1 MB for each stream
-/// (0.50 Gbit/s by 10 streams in 163 ms); the largest 3.6 MB. A twentieth of the middle of them:
+/// The smallest window that explains TCP's goodput on the paper's long connections is 1 MB for each
+/// stream (0.50 Gbit/s by 10 streams in 163 ms); the largest 3.6 MB. A twentieth of the middle of
+/// them:
 const SMALL_BUFFER: &str = "128KiB";
-/// What the kernel makes a window of 54 KB of, as the paper's hosts had: by 64 KiB it had 84 KB in
-/// flight.
+/// The buffer size from which the kernel makes a window of 54 KB, as the paper's hosts had: with 64
+/// KiB it had 84 KB in flight.
 const OLD_BUFFER: &str = "42KiB";
-/// What figure 5 has of one stream and of 10, Mbit/s.
+/// Figure 5's goodput of one stream and of 10, Mbit/s.
 const OLD: [(u32, f64, f64); 3] = [
     (1400, 16.32, 176.30),
     (6600, 3.42, 33.50),
@@ -110,7 +111,7 @@ fn tcp_figure(number: u32, title: &'static str, judges: [fn(&Figure) -> Claim; 3
     }
 }
 
-/// What carries TCP's control of this name: the kernel, if it has it, or UDT with ours.
+/// The implementation of TCP's control of this name: the kernel, if it has it, or UDT with ours.
 fn carried(control: &str) -> &'static str {
     match no_congestion_control(control) {
         None => "tcp",
@@ -266,7 +267,7 @@ fn limited_claim(figure: &Figure, at: u32, within: (f64, f64), words: &str) -> C
     )
 }
 
-/// A control with who has it.
+/// A control and its implementation.
 fn named(control: &str) -> String {
     match carried(control) {
         "tcp" => format!("{control} (kernel)"),

@@ -113,10 +113,7 @@ mod tests {
 
     #[test]
     fn a_limit_of_the_wire_counts_what_is_around_the_payload() {
-        let limit = RateLimit {
-            bits_per_second: 8_000_000,
-            max_burst_bytes: Some(15_000),
-        };
+        let limit = RateLimit::new(8_000_000).with_burst(Some(15_000));
         let mut bucket = Bucket::of_wire(limit, 100, Time::default());
         let mut count = 0;
         while bucket.is_open(Time::default()) {

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
 use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdSendWr};
-use haul_iwarp::{Payload, Placement, PostError, QpConfig, RecvWr, Stag, Target, Time};
+use haul_iwarp::{Payload, Placement, PostError, RecvWr, Stag, Target, Time};
 use haul_verbs::DatagramStatistics;
 
 use super::memory::Memory;
@@ -52,37 +52,29 @@ impl Core {
     }
 
     /// A reliable one with the same numbers.
-    pub(super) fn reliable(config: &UdConfig, lower_len: u32, rest: RdConfig) -> Self {
-        Self::Rd(Box::new(RdQp::new(RdConfig {
-            qp: QpConfig {
-                pd: config.pd,
-                qp: config.qp,
-                send_depth: config.send_depth,
-                recv_depth: config.recv_depth,
-                shared_receive: config.shared_receive,
-                ird: READS,
-                ord: READS,
-            },
-            qpn: config.qpn,
-            epoch: config.epoch,
-            secret: config.key,
-            datagram_max: u16::try_from(config.datagram_max).unwrap_or(u16::MAX),
-            lower_len,
-            ..rest
-        })))
+    pub(super) fn reliable(config: &UdConfig, lower_len: u32, mut rest: RdConfig) -> Self {
+        let qp = &mut rest.qp;
+        (qp.pd, qp.qp) = (config.pd, config.qp);
+        (qp.send_depth, qp.recv_depth) = (config.send_depth, config.recv_depth);
+        qp.shared_receive = config.shared_receive;
+        (qp.ird, qp.ord) = (READS, READS);
+        rest.qpn = config.qpn;
+        rest.epoch = config.epoch;
+        rest.secret = config.key;
+        rest.datagram_max = u16::try_from(config.datagram_max).unwrap_or(u16::MAX);
+        rest.lower_len = lower_len + config.around;
+        rest.around = config.around;
+        Self::Rd(Box::new(RdQp::new(rest)))
     }
 
     pub(super) fn post_send(&mut self, now: Time, request: &Request) -> Result<(), PostError> {
         let Request { to, wr } = *request;
         match self {
-            Self::Ud(core) => core.post_send(UdSendWr {
-                id: wr.id,
-                slot: wr.slot,
-                to,
-                op: wr.op,
-                len: wr.len,
-                signalled: wr.signalled,
-            }),
+            Self::Ud(core) => {
+                let mut request = UdSendWr::new(wr.id, wr.slot, to, wr.op, wr.len);
+                request.signalled = wr.signalled;
+                core.post_send(request)
+            }
             Self::Rd(core) => {
                 let to = Remote {
                     addr: to.addr,
@@ -191,13 +183,18 @@ impl Core {
         }
     }
 
-    /// A datagram without payload, whole; `room` has [`CONTROL_MAX`] bytes.
-    pub(super) fn poll_control(&mut self, room: &mut [u8]) -> Option<(SocketAddr, usize)> {
+    /// A datagram without payload, whole; `room` has [`CONTROL_MAX`] bytes, or as many as the
+    /// longest datagram for probes of the path.
+    pub(super) fn poll_control(
+        &mut self,
+        now: Time,
+        room: &mut [u8],
+    ) -> Option<(SocketAddr, usize)> {
         debug_assert!(room.len() >= CONTROL_MAX);
         match self {
-            Self::Ud(core) => core.poll_control(room),
-            // They come with the others.
-            Self::Rd(_) => None,
+            Self::Ud(core) => core.poll_control(now, room),
+            // Its others come with the data.
+            Self::Rd(core) => core.poll_probe(now, room),
         }
     }
 

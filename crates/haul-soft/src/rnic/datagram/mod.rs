@@ -13,15 +13,19 @@
 //! of core as one, `request` what they are asked · `memory` what it may touch · `work` between the
 //! verbs' words and the core's · `outbox` datagrams on their way to the kernel · `routes` where
 //! answers come from, and what was asked of routes · `bucket` the rate · `records` what
-//! Write-Records have left · `validation` which peers know this end.
+//! Write-Records have left · `validation` which peers know this end · `sealing` encrypts and
+//! authenticates: `association` the keys of two ends, `replay` what came before.
 
+mod association;
 mod bucket;
 mod core;
 mod memory;
 mod outbox;
 mod records;
+mod replay;
 mod request;
 mod routes;
+mod sealing;
 mod service;
 mod service_socket;
 mod tools;

@@ -34,7 +34,7 @@ pub(in crate::rnic) struct Outbox {
     len: usize,
     runs: Vec<SuperPacket>,
     /// Where datagrams start whose checksum is not written yet, and where they end.
-    unsealed: Vec<(usize, usize)>,
+    unsummed: Vec<(usize, usize)>,
     /// Requests with datagrams in a run, by the run's index and their slots, in order.
     slots: Vec<(usize, u32)>,
     /// Runs, and datagrams of the first run after them, that the kernel has taken.
@@ -72,7 +72,7 @@ impl Default for Outbox {
             bytes: vec![0; ROOM].into(),
             len: 0,
             runs: Vec::new(),
-            unsealed: Vec::new(),
+            unsummed: Vec::new(),
             slots: Vec::new(),
             done: 0,
             taken: 0,
@@ -106,9 +106,26 @@ impl Outbox {
         source: Option<SocketAddr>,
         slot: Option<u32>,
     ) {
+        self.commit_as(len, to, source, slot, false);
+    }
+
+    /// As [`Outbox::commit`], in a packet of its own: a network that cannot carry one datagram of a
+    /// super-packet may drop all of it, and a probe must fare by its own length.
+    pub(super) fn commit_alone(&mut self, len: usize, to: SocketAddr, source: Option<SocketAddr>) {
+        self.commit_as(len, to, source, None, true);
+    }
+
+    fn commit_as(
+        &mut self,
+        len: usize,
+        to: SocketAddr,
+        source: Option<SocketAddr>,
+        slot: Option<u32>,
+        alone: bool,
+    ) {
         let start = self.len;
         self.len += len;
-        match self.runs.last_mut() {
+        match self.runs.last_mut().filter(|_| !alone) {
             Some(run) if run.takes(to, source, len) => {
                 run.len += len;
                 run.count += 1;
@@ -121,7 +138,7 @@ impl Outbox {
                 len,
                 each: len.max(1),
                 count: 1,
-                closed: false,
+                closed: alone,
             }),
         }
         let entry = slot.map(|slot| (self.runs.len() - 1, slot));
@@ -134,12 +151,12 @@ impl Outbox {
 
     /// The last [`CRC_LEN`] bytes of the datagram that comes next, of `len`, are to be its
     /// checksum.
-    pub(super) fn seal_later(&mut self, len: usize) {
-        self.unsealed.push((self.len, self.len + len));
+    pub(super) fn sum_later(&mut self, len: usize) {
+        self.unsummed.push((self.len, self.len + len));
     }
 
-    fn seal(&mut self) {
-        for (start, end) in self.unsealed.drain(..) {
+    fn write_sums(&mut self) {
+        for (start, end) in self.unsummed.drain(..) {
             if let Some((covered, sum)) = self.bytes[start..end].split_last_chunk_mut::<CRC_LEN>() {
                 let mut crc = Crc32c::new();
                 crc.update(covered);
@@ -156,7 +173,7 @@ impl Outbox {
         tap: Option<&Tap>,
         mut failed: impl FnMut(Option<u32>, &io::Error),
     ) -> Flushed {
-        self.seal();
+        self.write_sums();
         let mut pardons = PARDONS;
         while self.done < self.runs.len() {
             match self.send(socket) {
@@ -299,6 +316,17 @@ mod tests {
             put(&mut outbox, a, 5);
         }
         assert_eq!(shape(&outbox)[4..], [(SEGMENTS_MAX, 320), (1, 5)]);
+    }
+
+    #[test]
+    fn a_datagram_that_is_to_leave_alone_shares_no_super_packet() {
+        let to = ([127, 0, 0, 1], 1).into();
+        let mut outbox = Outbox::default();
+        put(&mut outbox, to, 10);
+        outbox.room(10).unwrap().fill(7);
+        outbox.commit_alone(10, to, None);
+        put(&mut outbox, to, 10);
+        assert_eq!(shape(&outbox), [(1, 10); 3]);
     }
 
     #[test]

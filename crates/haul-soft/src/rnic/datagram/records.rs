@@ -52,16 +52,14 @@ mod tests {
     use super::*;
 
     fn record(message: u32) -> WriteRecord {
-        WriteRecord {
-            status: RecordStatus::Full,
-            source: Peer::new(([127, 0, 0, 1], 1).into(), 2),
+        let source = Peer::new(([127, 0, 0, 1], 1).into(), 2);
+        WriteRecord::new(
+            RecordStatus::Full,
+            source,
             message,
-            target: Remote { addr: 0, rkey: 7 },
-            len: 0,
-            valid: 0,
-            valid_ranges: Vec::new(),
-            imm: None,
-        }
+            Remote { addr: 0, rkey: 7 },
+            0,
+        )
     }
 
     #[test]

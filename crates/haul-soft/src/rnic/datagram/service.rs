@@ -1,6 +1,6 @@
 //! A queue pair of a datagram service inside its shard.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -26,14 +26,15 @@ use super::outbox::Flushed;
 use super::records::Records;
 use super::request::Request;
 use super::routes::{PATH_MTU, Routes, headers};
-use super::service_socket::{ServiceSocket, Unsent};
+use super::sealing::Sealing;
+use super::service_socket::{AROUND, ServiceSocket, Unsent};
 use super::tools::Tools;
 use super::validation::Validation;
 use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::limits::QP_WR_MAX;
-use crate::rnic::operation::{Carrier, opcode, operations};
+use crate::rnic::operation::{Carrier, NO_WRITE, opcode, operations};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::queue::Pushed;
 use crate::rnic::shape::{Shape, lower_half};
@@ -59,6 +60,8 @@ pub(in crate::rnic) struct Service {
     unannounced: u64,
     records: Records,
     validation: Validation,
+    /// Requests to peers that are being greeted, where the service is sealed.
+    greeted: HashMap<SocketAddr, Vec<Request>>,
     /// Requests with a datagram that was not sent, by slot.
     unsent: Vec<(u32, Unsent)>,
     /// What went wrong with the first half of work requests, by peer, until the other half reports
@@ -106,6 +109,7 @@ impl Service {
             unannounced: 0,
             records: Records::default(),
             validation: Validation::default(),
+            greeted: HashMap::new(),
             unsent: Vec::new(),
             blames: Vec::new(),
             async_events,
@@ -129,18 +133,18 @@ impl Service {
         let local = socket.local_addr();
         let groups = socket.set_group_options(self.init.multicast_ttl, self.init.multicast_loop);
         groups.map_err(Error::os("preparing a socket for groups"))?;
+        let sealing = self.init.seal_key.as_ref();
+        let sealing = sealing.map(Sealing::new).transpose()?.map(Box::new);
         let config = self.config(local)?;
         let own = (config.qpn, config.epoch);
         let mut core = if self.qp_type == QpType::Rd {
-            let rest = RdConfig {
-                fail_whole: self.init.peer_error_is_fatal,
-                receives_in_order: self.init.receives_in_order,
-                tries: self.init.retries.into(),
-                window: match self.init.window {
-                    0 => RdConfig::default().window,
-                    packets => packets.clamp(64, 65_536),
-                },
-                ..RdConfig::default()
+            let mut rest = RdConfig::default();
+            rest.fail_whole = self.init.peer_error_is_fatal;
+            rest.receives_in_order = self.init.receives_in_order;
+            rest.tries = self.init.retries.into();
+            rest.window = match self.init.window {
+                0 => rest.window,
+                packets => packets.clamp(64, 65_536),
             };
             Core::reliable(&config, headers(local), rest)
         } else {
@@ -166,6 +170,7 @@ impl Service {
             socket,
             token,
             core,
+            sealing,
             bucket,
             paced: false,
             routes: Routes::default(),
@@ -196,30 +201,31 @@ impl Service {
             octets => octets,
         };
         let capacity = &self.shape.capacity;
-        let datagram_max = u32::from(path_mtu).saturating_sub(headers(local));
-        Ok(UdConfig {
-            pd: haul_iwarp::Pd(self.buffers.pd),
-            qp: haul_iwarp::QpNum(self.shape.view.qp_num),
-            qpn: self.shape.view.qp_num,
-            epoch: u32::from_ne_bytes(*epoch).max(1),
-            seed: u64::from_ne_bytes(*seed),
-            key,
-            send_depth: send_slots(self.qp_type, capacity.max_send_wr),
-            recv_depth: capacity.max_recv_wr,
-            shared_receive: self.buffers.srq.is_some(),
-            datagram_max: datagram_max.max(DATAGRAM_MIN),
-            record_mode: work::record_mode(self.init.records),
-            group_writes: self.init.group_writes,
-            tail_copy: if self.init.tail_repeats == 0 { 0 } else { 8 },
-            read_tries: self.init.retries.into(),
-            read_first_ns: match u64::try_from(self.init.read_timeout.as_nanos()) {
-                Ok(0) => UdConfig::default().read_first_ns,
-                Ok(ns) => ns,
-                Err(_) => u64::MAX,
-            },
-            notices: true,
-            ..UdConfig::default()
-        })
+        let around = self.init.seal_key.as_ref().map_or(0, |_| AROUND);
+        let datagram_max = u32::from(path_mtu).saturating_sub(headers(local) + around);
+        let mut config = UdConfig::default();
+        config.pd = haul_iwarp::Pd(self.buffers.pd);
+        config.qp = haul_iwarp::QpNum(self.shape.view.qp_num);
+        config.qpn = self.shape.view.qp_num;
+        config.epoch = u32::from_ne_bytes(*epoch).max(1);
+        config.seed = u64::from_ne_bytes(*seed);
+        config.key = key;
+        config.send_depth = send_slots(self.qp_type, capacity.max_send_wr);
+        config.recv_depth = capacity.max_recv_wr;
+        config.shared_receive = self.buffers.srq.is_some();
+        config.datagram_max = datagram_max.max(DATAGRAM_MIN);
+        config.around = around;
+        config.record_mode = work::record_mode(self.init.records);
+        config.group_writes = self.init.group_writes;
+        config.tail_copy = if self.init.tail_repeats == 0 { 0 } else { 8 };
+        config.read_tries = self.init.retries.into();
+        config.read_first_ns = match u64::try_from(self.init.read_timeout.as_nanos()) {
+            Ok(0) => config.read_first_ns,
+            Ok(ns) => ns,
+            Err(_) => u64::MAX,
+        };
+        config.notices = true;
+        Ok(config)
     }
 
     pub(in crate::rnic) fn unregister(&self, poller: &Poller) {
@@ -270,11 +276,10 @@ impl Service {
         if let Some(link) = &mut self.link {
             link.stuck = None;
         }
-        let waiting: Vec<_> = self.validation.flush().collect();
-        for Request { wr, .. } in waiting {
-            if let Some(outgoing) = self.buffers.sends.remove(wr.slot) {
-                self.report_send(wr.id, (WcStatus::WrFlushErr, 0), outgoing.opcode, 0);
-            }
+        let greeted = std::mem::take(&mut self.greeted).into_values().flatten();
+        let waiting: Vec<_> = greeted.chain(self.validation.flush()).collect();
+        for request in waiting {
+            self.give_up(&request, WcStatus::WrFlushErr);
         }
         self.report(tools);
         self.link = None;
@@ -303,16 +308,16 @@ impl Service {
     ) -> Result<(), PostError> {
         let posted = requests.iter().enumerate().try_for_each(|(posted, wr)| {
             self.post_one(tools, wr)
-                .map_err(|error| PostError { posted, error })
+                .map_err(|error| PostError::new(posted, error))
         });
         self.transmit(tools);
         posted
     }
 
     fn post_one(&mut self, tools: &mut Tools<'_>, wr: &SendWr<'_>) -> Result<()> {
-        let peer = wr
-            .peer
-            .ok_or(Error::Invalid("a datagram without a peer to send it to"))?;
+        let peer = wr.peer.ok_or(Error::Invalid(
+            "the work request has no peer, which a datagram service needs",
+        ))?;
         let carrier = match self.qp_type {
             QpType::Rd => Carrier::ReliableDatagrams,
             _ => Carrier::UnreliableDatagrams,
@@ -332,11 +337,9 @@ impl Service {
             self.report_send(wr.wr_id, status, opcode(wr.op), 0);
             return Ok(());
         }
-        let rest = SendWr {
-            data: Data::Inline(&[]),
-            flags: wr.flags - SendFlags::FENCE,
-            ..*wr
-        };
+        let mut rest = *wr;
+        rest.data = Data::Inline(&[]);
+        rest.flags -= SendFlags::FENCE;
         for (number, op) in steps.iter().enumerate() {
             let silent = number + 1 < steps.len();
             let step = if number == 0 { wr } else { &rest };
@@ -371,23 +374,45 @@ impl Service {
         if let Data::Inline(bytes) = wr.data {
             self.buffers.keep_inline(slot, bytes);
         }
-        let request = Request {
+        let len = u32::try_from(wr.data.total_len()).unwrap_or(u32::MAX);
+        let mut request = Request {
             to: work::destination(peer),
-            wr: haul_iwarp::SendWr {
-                id: wr.wr_id,
-                slot,
-                op,
-                len: u32::try_from(wr.data.total_len()).unwrap_or(u32::MAX),
-                signalled: self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED),
-                fence: wr.flags.contains(SendFlags::FENCE),
-                continues: false,
-            },
+            wr: haul_iwarp::SendWr::new(wr.wr_id, slot, op, len),
         };
+        request.wr.signalled = self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+        request.wr.fence = wr.flags.contains(SendFlags::FENCE);
         let state = self.shape.view.state();
         let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
         if request.wr.len > UNASKED_MAX {
             link.ask_route(tools.now, request.to.addr);
         }
+        let posted = match &mut link.sealing {
+            Some(_) if request.to.qpn == ANY_QPN => {
+                Err(Error::Unsupported("sealed datagrams to a group"))
+            }
+            Some(sealing) if !sealing.is_met(&request.to.addr) => {
+                if sealing.greet(tools.now, request.to.addr) {
+                    self.greeted
+                        .entry(request.to.addr)
+                        .or_default()
+                        .push(request);
+                    Ok(())
+                } else {
+                    Err(Error::Exhausted("keys of peers"))
+                }
+            }
+            _ => self.pass_on(tools.now, request),
+        };
+        posted.inspect_err(|_| {
+            self.buffers.sends.remove(slot);
+        })
+    }
+
+    /// Hands a request to the core, once the core may send to its peer.
+    fn pass_on(&mut self, now: Time, request: Request) -> Result<()> {
+        let state = self.shape.view.state();
+        let link = self.link.as_deref_mut().ok_or(Error::State(state))?;
+        let op = request.wr.op;
         let writes = matches!(op, Operation::Write { .. } | Operation::WriteRecord { .. });
         let is_group = request.to.qpn == ANY_QPN;
         if self.qp_type == QpType::Ud
@@ -396,14 +421,36 @@ impl Service {
             && !self.validation.is_known(&request.to)
         {
             self.validation.wait(request);
-            link.ask(&mut self.validation, tools.now);
-        } else {
-            link.core.post_send(tools.now, &request).map_err(|error| {
-                self.buffers.sends.remove(slot);
-                post_error(error)
-            })?;
+            link.ask(&mut self.validation, now);
+            return Ok(());
         }
-        Ok(())
+        link.core.post_send(now, &request).map_err(post_error)
+    }
+
+    /// A request ends that never reached the core.
+    fn give_up(&mut self, request: &Request, status: WcStatus) {
+        if let Some(outgoing) = self.buffers.sends.remove(request.wr.slot)
+            && !outgoing.silent
+        {
+            self.report_send(request.wr.id, (status, 0), outgoing.opcode, 0);
+        }
+    }
+
+    /// Peers that were greeted have answered, or do not answer.
+    fn note_greeted(&mut self, now: Time) {
+        while let Some(link) = &mut self.link
+            && let Some(sealing) = &mut link.sealing
+            && let Some((addr, is_met)) = sealing.poll_settled()
+        {
+            link.more = true;
+            for request in self.greeted.remove(&addr).unwrap_or_default() {
+                if !is_met {
+                    self.give_up(&request, WcStatus::RetryExcErr);
+                } else if self.pass_on(now, request).is_err() {
+                    self.give_up(&request, WcStatus::LocQpOpErr);
+                }
+            }
+        }
     }
 
     pub(in crate::rnic) fn post_recv(
@@ -413,7 +460,7 @@ impl Service {
     ) -> Result<(), PostError> {
         let posted = requests.iter().enumerate().try_for_each(|(posted, wr)| {
             self.receive_one(tools.now, wr)
-                .map_err(|error| PostError { posted, error })
+                .map_err(|error| PostError::new(posted, error))
         });
         // A reliable peer may wait for it; else only, in error, the application.
         if self.qp_type == QpType::Rd || self.shape.view.state() == QpState::Err {
@@ -424,9 +471,7 @@ impl Service {
 
     fn receive_one(&mut self, now: Time, wr: &RecvWr) -> Result<()> {
         if self.buffers.srq.is_some() {
-            return Err(Error::Invalid(
-                "its receives come from a shared receive queue",
-            ));
+            return Err(Error::Invalid("the queue pair has an srq; post to that"));
         }
         let len = self.shape.check_receive(wr)?;
         if self.receives.are_taken() {
@@ -440,11 +485,7 @@ impl Service {
         }
         let slot = self.buffers.receives.insert(wr.sges);
         let slot = slot.map_err(|_| Error::Full("receive queue"))?;
-        let request = haul_iwarp::RecvWr {
-            id: wr.wr_id,
-            slot,
-            len,
-        };
+        let request = haul_iwarp::RecvWr::new(wr.wr_id, slot, len);
         if let Some(link) = &mut self.link {
             link.core.post_receive(now, request).map_err(|error| {
                 self.buffers.receives.remove(slot);
@@ -462,6 +503,7 @@ impl Service {
     /// Receives, sends, and reports; whether anything moved.
     pub(in crate::rnic) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
         let received = self.receive(tools);
+        self.note_greeted(tools.now);
         if let Some(link) = &mut self.link
             && link.core.poll_timeout().is_some_and(|due| tools.now >= due)
         {
@@ -487,10 +529,9 @@ impl Service {
             Some(bucket) if link.paced && link.stuck.is_none() => bucket.due(),
             _ => None,
         };
-        match (link.core.poll_timeout(), paced) {
-            (Some(timer), Some(paced)) => Some(timer.min(paced)),
-            (timer, paced) => timer.or(paced),
-        }
+        let greeting = link.sealing.as_ref().and_then(|sealing| sealing.due());
+        let due = [link.core.poll_timeout(), paced, greeting];
+        due.into_iter().flatten().min()
     }
 
     fn receive(&mut self, tools: &mut Tools<'_>) -> bool {
@@ -519,8 +560,17 @@ impl Service {
                 }
             }
             moved = true;
-            for arrival in batch.iter() {
-                link.take_in(&mut self.buffers, tools, &arrival);
+            if link.sealing.is_some() {
+                for at in 0..batch.len() {
+                    let addrs = batch.message(at).map(|arrival| (arrival.from, arrival.to));
+                    let Some(addrs) = addrs else { break };
+                    let datagrams = batch.datagrams_mut(at);
+                    link.take_in_sealed(&mut self.buffers, tools, addrs, datagrams);
+                }
+            } else {
+                for arrival in batch.iter() {
+                    link.take_in(&mut self.buffers, tools, &arrival);
+                }
             }
             if !batch.is_full() {
                 break;
@@ -671,9 +721,13 @@ impl Service {
                 Some((solicited, data.unwrap_or_default(), completion.len))
             }
             CompletionKind::ReceiveImmediate { data, solicited } => {
-                opcode = WcOpcode::RecvRdmaWithImm;
                 let imm = WcData::Imm(lower_half(data));
-                Some((solicited, imm, lower_half(data >> 32)))
+                if data >> 32 == NO_WRITE {
+                    Some((solicited, imm, 0))
+                } else {
+                    opcode = WcOpcode::RecvRdmaWithImm;
+                    Some((solicited, imm, lower_half(data >> 32)))
+                }
             }
             _ => None,
         };
@@ -824,13 +878,7 @@ impl Service {
         held: Option<Held>,
     ) -> Pushed {
         Pushed {
-            wc: WorkCompletion {
-                wr_id,
-                status,
-                opcode,
-                qp_num: self.shape.view.qp_num,
-                ..WorkCompletion::default()
-            },
+            wc: WorkCompletion::new(wr_id, status, opcode, self.shape.view.qp_num),
             solicited: false,
             held,
         }
@@ -902,6 +950,11 @@ impl Service {
         let drops = link.socket.receive_buffer_drops().unwrap_or(0);
         statistics.kernel_drops = drops.into();
         statistics.undelivered = link.undelivered;
+        if let Some(sealing) = &link.sealing {
+            statistics.unsealed = sealing.refused.unsealed;
+            statistics.forged = sealing.refused.forged;
+            statistics.replayed = sealing.refused.replayed;
+        }
         statistics
     }
 }
@@ -917,7 +970,11 @@ fn send_slots(qp_type: QpType, max_send_wr: u32) -> u32 {
 fn post_error(error: haul_iwarp::PostError) -> Error {
     match error {
         haul_iwarp::PostError::Full => Error::Full("queue"),
-        haul_iwarp::PostError::TooLong => Error::Invalid("a message longer than the service takes"),
+        haul_iwarp::PostError::TooLong { len, limit } => Error::Limit {
+            field: "the length of the message",
+            value: len.into(),
+            limit: limit.into(),
+        },
         haul_iwarp::PostError::NotOpen => Error::State(QpState::Err),
         _ => Error::Unsupported("this operation with this peer"),
     }

@@ -3,9 +3,13 @@
 use std::net::SocketAddr;
 
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{Received as Arrival, UdpSocket, Undelivered, route_mtu};
+use haul_io::udp::{
+    Received as Arrival, SUPER_PACKET_BYTES_MAX, UdpSocket, Undelivered, route_mtu,
+};
 use haul_iwarp::datagram::DATAGRAM_MIN;
-use haul_iwarp::datagram::wire::{Body, CONTROL_MAX, Datagram, Reject, SENDER_LEN, sender};
+use haul_iwarp::datagram::wire::{
+    Body, Datagram, Reject, SEALED_AROUND, SEALED_HEAD_LEN, SENDER_LEN, sender,
+};
 use haul_iwarp::{CRC_LEN, Payload, SECOND_NS, Time};
 
 use super::bucket::Bucket;
@@ -13,6 +17,7 @@ use super::core::{Core, HEADER_MAX, OutgoingDatagram};
 use super::memory::{Held, Memory};
 use super::outbox::Outbox;
 use super::routes::{PATH_MTU, Routes, headers};
+use super::sealing::{Sealing, sealed_len};
 use super::tools::Tools;
 use super::validation::Validation;
 use crate::rnic::buffers::Buffers;
@@ -22,6 +27,10 @@ const ERRORS: usize = 64;
 /// Bytes of UDP payload that any path carries, where the network does not say how much (RFC 8899
 /// §5.1.2).
 const PATH_BASE: u32 = 1_200;
+
+/// Bytes that sealing adds to each datagram.
+#[expect(clippy::cast_possible_truncation, reason = "36")]
+pub(super) const AROUND: u32 = SEALED_AROUND as u32;
 
 /// Why a datagram did not leave.
 #[derive(Debug, Clone, Copy)]
@@ -38,6 +47,8 @@ pub(super) struct ServiceSocket {
     pub(super) socket: UdpSocket,
     pub(super) token: u64,
     pub(super) core: Core,
+    /// Where the service is sealed.
+    pub(super) sealing: Option<Box<Sealing>>,
     pub(super) bucket: Option<Bucket>,
     /// There is more to send than the bucket allows now.
     pub(super) paced: bool,
@@ -96,6 +107,45 @@ impl ServiceSocket {
         }
     }
 
+    /// As [`ServiceSocket::take_in`], where the service is sealed: `datagrams` of `from`, which
+    /// were sent to `to`, are opened in place.
+    pub(super) fn take_in_sealed<'d>(
+        &mut self,
+        buffers: &mut Buffers,
+        tools: &Tools<'_>,
+        (from, to): (SocketAddr, Option<SocketAddr>),
+        datagrams: impl Iterator<Item = &'d mut [u8]>,
+    ) {
+        let mut ours = false;
+        let held = Held::new(tools.registry);
+        let mut memory = Memory {
+            held: &held,
+            buffers,
+            sender: None,
+        };
+        for octets in datagrams {
+            self.received += 1;
+            if let Some(tap) = tools.tap {
+                let local = self.socket.local_addr();
+                let local = to.map_or(local, |to| (to.ip(), local.port()).into());
+                tap.datagrams(from, local, octets, octets.len());
+            }
+            let Some(sealing) = &mut self.sealing else {
+                return;
+            };
+            let answers = sealing.answers();
+            let opened = sealing.handle(tools.now, from, octets);
+            // It is answered from where it was asked.
+            ours |= opened.is_none() && sealing.answers() > answers;
+            if let Some(covered) = opened {
+                ours |= self.take_covered(tools.now, &mut memory, from, Ok(covered));
+            }
+        }
+        if let (true, true, Some(to)) = (self.anywhere, ours, to) {
+            self.routes.note(from, to);
+        }
+    }
+
     /// One datagram; whether the core took it.
     fn take_one(
         &mut self,
@@ -104,7 +154,17 @@ impl ServiceSocket {
         from: SocketAddr,
         octets: &[u8],
     ) -> bool {
-        let checked = Datagram::check(octets);
+        self.take_covered(now, memory, from, Datagram::check(octets))
+    }
+
+    /// One datagram without its CRC, which is right or was not needed.
+    fn take_covered(
+        &mut self,
+        now: Time,
+        memory: &mut Memory<'_, '_>,
+        from: SocketAddr,
+        checked: Result<&[u8], Reject>,
+    ) -> bool {
         if let Ok(covered) = checked
             && let Some((target, payload)) = self.core.handle_alike(memory, from, covered)
         {
@@ -160,10 +220,10 @@ impl ServiceSocket {
         };
         self.paced = false;
         while !outbox.is_full()
-            && let Some(room) = outbox.room(CONTROL_MAX)
-            && let Some((to, len)) = self.core.poll_control(room)
+            && let Some(room) = outbox.room(SUPER_PACKET_BYTES_MAX)
+            && let Some((to, len)) = self.poll_whole(tools.now, room)
         {
-            outbox.commit(len, to, self.source(&to), None);
+            outbox.commit_alone(len, to, self.source(&to));
         }
         let mut last = None;
         while !outbox.is_full() {
@@ -179,7 +239,7 @@ impl ServiceSocket {
             if let Some(bucket) = &mut self.bucket {
                 bucket.take(transmit.payload_len as usize);
             }
-            let is_put = self.put(&memory, outbox, &transmit, &header);
+            let is_put = self.put(tools.now, &memory, outbox, &transmit, &header);
             if let (false, Payload::Request { slot, .. }) = (is_put, transmit.payload) {
                 unsent.push((slot, Unsent::Memory));
             }
@@ -187,14 +247,67 @@ impl ServiceSocket {
         }
     }
 
-    /// Puts header and payload into the outbox; none of it where the payload's memory is gone.
-    fn put(
-        &self,
+    /// The next datagram that leaves alone, whole, in `room`.
+    fn poll_whole(&mut self, now: Time, room: &mut [u8]) -> Option<(SocketAddr, usize)> {
+        let Some(sealing) = &mut self.sealing else {
+            return self.core.poll_control(now, room);
+        };
+        if let Some(answer) = sealing.poll(now, room) {
+            return Some(answer);
+        }
+        loop {
+            let (_, inside) = room.split_at_mut_checked(SEALED_HEAD_LEN)?;
+            let (to, len) = self.core.poll_control(now, inside)?;
+            let len = sealed_len(len - CRC_LEN);
+            let sealed = room.get_mut(..len)?;
+            // One for a peer without keys is left out: the core repeats it.
+            if sealing.seal(now, to, sealed) {
+                return Some((to, len));
+            }
+        }
+    }
+
+    /// As [`ServiceSocket::put`], where the service is sealed.
+    fn put_sealed(
+        &mut self,
+        now: Time,
         memory: &Memory<'_, '_>,
         outbox: &mut Outbox,
         transmit: &OutgoingDatagram,
         header: &[u8],
     ) -> bool {
+        let sum_len = if transmit.is_whole { CRC_LEN } else { 0 };
+        let header = &header[..transmit.header_len - sum_len];
+        let len = sealed_len(header.len() + transmit.payload_len as usize);
+        let (Some(sealing), Some(room)) = (&mut self.sealing, outbox.room(len)) else {
+            return false;
+        };
+        let (head, rest) = room[SEALED_HEAD_LEN..].split_at_mut(header.len());
+        head.copy_from_slice(header);
+        let payload = &mut rest[..transmit.payload_len as usize];
+        if !memory.held.fetch(memory.buffers, transmit.payload, payload) {
+            return false;
+        }
+        // What a peer without keys would get is lost, as on the network.
+        if sealing.seal(now, transmit.to, room) {
+            let from = self.source(&transmit.to);
+            outbox.commit(len, transmit.to, from, transmit.slot);
+        }
+        true
+    }
+
+    /// Puts header and payload into the outbox; none of it where the payload's memory is gone.
+    fn put(
+        &mut self,
+        now: Time,
+        memory: &Memory<'_, '_>,
+        outbox: &mut Outbox,
+        transmit: &OutgoingDatagram,
+        header: &[u8],
+    ) -> bool {
+        if self.sealing.is_some() {
+            return self.put_sealed(now, memory, outbox, transmit, header);
+        }
         let crc_len = if transmit.is_whole { 0 } else { CRC_LEN };
         let len = transmit.header_len + transmit.payload_len as usize + crc_len;
         let Some(room) = outbox.room(len) else {
@@ -208,7 +321,7 @@ impl ServiceSocket {
             return false;
         }
         if !transmit.is_whole {
-            outbox.seal_later(len);
+            outbox.sum_later(len);
         }
         let from = self.source(&transmit.to);
         outbox.commit(len, transmit.to, from, transmit.slot);
@@ -222,8 +335,11 @@ impl ServiceSocket {
             let Ok(Some(error)) = self.socket.next_error() else {
                 return;
             };
-            let quoted = error.quoted().first_chunk::<SENDER_LEN>();
-            let is_ours = quoted.and_then(sender) == Some(self.own);
+            let quoted = error.quoted();
+            let is_ours = match &self.sealing {
+                Some(sealing) => sealing.has_sent(error.to, quoted),
+                None => quoted.first_chunk::<SENDER_LEN>().and_then(sender) == Some(self.own),
+            };
             if !error.local && !is_ours {
                 continue;
             }
@@ -237,12 +353,18 @@ impl ServiceSocket {
 
     /// The route to `to` carries IP packets of `mtu` bytes; zero is not known.
     fn note_path(&mut self, now: Time, to: SocketAddr, mtu: u32) {
-        let octets = match mtu.checked_sub(headers(to)) {
+        let around = self.around();
+        let octets = match mtu.checked_sub(headers(to) + around) {
             Some(octets) if octets >= DATAGRAM_MIN => octets,
-            _ if mtu == 0 => PATH_BASE,
+            _ if mtu == 0 => PATH_BASE - around,
             _ => DATAGRAM_MIN,
         };
         self.core.handle_path(now, to.ip(), octets);
+    }
+
+    /// Bytes that sealing adds to each datagram.
+    fn around(&self) -> u32 {
+        self.sealing.as_ref().map_or(0, |_| AROUND)
     }
 
     /// Asks the host how long packets to `to` may be, if that was not asked in the last minutes.

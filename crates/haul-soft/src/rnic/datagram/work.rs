@@ -39,6 +39,7 @@ pub(super) fn reliable_status(status: RdStatus) -> WcStatus {
     match status {
         RdStatus::Success => WcStatus::Success,
         RdStatus::Flushed => WcStatus::WrFlushErr,
+        RdStatus::LocalProtection => WcStatus::LocProtErr,
         RdStatus::RemoteAccess => WcStatus::RemAccessErr,
         RdStatus::RemoteOperation => WcStatus::RemInvReqErr,
         RdStatus::ReceiverNotReady => WcStatus::RnrRetryExcErr,
@@ -64,27 +65,25 @@ pub(super) fn valid_ranges(map: &ValidityMap, len: u32) -> Vec<std::ops::Range<u
 
 pub(super) fn record(record: &core::Record) -> WriteRecord {
     use core::RecordStatus as Closed;
-    WriteRecord {
-        status: match record.status {
-            None => RecordStatus::Open,
-            Some(Closed::Full) => RecordStatus::Full,
-            Some(Closed::Partial) => RecordStatus::Partial,
-            Some(Closed::Aged) => RecordStatus::Aged,
-            Some(Closed::Superseded) => RecordStatus::Superseded,
-            Some(Closed::Evicted) => RecordStatus::Evicted,
-            Some(Closed::Revoked) => RecordStatus::Revoked,
-        },
-        source: peer(&record.from),
-        message: record.msg_id.0,
-        target: Remote {
-            addr: record.to,
-            rkey: record.stag.0,
-        },
-        len: record.len,
-        valid: record.valid,
-        valid_ranges: valid_ranges(&record.map, record.len),
-        imm: record.immediate.map(lower_half),
-    }
+    let status = match record.status {
+        None => RecordStatus::Open,
+        Some(Closed::Full) => RecordStatus::Full,
+        Some(Closed::Partial) => RecordStatus::Partial,
+        Some(Closed::Aged) => RecordStatus::Aged,
+        Some(Closed::Superseded) => RecordStatus::Superseded,
+        Some(Closed::Evicted) => RecordStatus::Evicted,
+        Some(Closed::Revoked) => RecordStatus::Revoked,
+    };
+    let target = Remote {
+        addr: record.to,
+        rkey: record.stag.0,
+    };
+    let source = peer(&record.from);
+    let mut found = WriteRecord::new(status, source, record.msg_id.0, target, record.len);
+    found.valid = record.valid;
+    found.valid_ranges = valid_ranges(&record.map, record.len);
+    found.imm = record.immediate.map(lower_half);
+    found
 }
 
 /// What a Read has brought that did not come whole.
@@ -96,36 +95,29 @@ pub(super) fn read_record(
     map: &ValidityMap,
     source: Peer,
 ) -> WriteRecord {
-    WriteRecord {
-        status: RecordStatus::Partial,
-        source,
-        message: 0,
-        target: Remote {
-            addr: to,
-            rkey: sink.0,
-        },
-        len,
-        valid,
-        valid_ranges: valid_ranges(map, len),
-        imm: None,
-    }
+    let target = Remote {
+        addr: to,
+        rkey: sink.0,
+    };
+    let mut record = WriteRecord::new(RecordStatus::Partial, source, 0, target, len);
+    record.valid = valid;
+    record.valid_ranges = valid_ranges(map, len);
+    record
 }
 
 /// A chunk as a record of its own: where the message begins, and the one range that came.
 pub(super) fn chunk(chunk: &core::Chunk) -> WriteRecord {
-    WriteRecord {
-        status: RecordStatus::Chunk,
-        source: peer(&chunk.from),
-        message: chunk.msg_id.0,
-        target: Remote {
-            addr: chunk.to.wrapping_sub(chunk.offset.into()),
-            rkey: chunk.stag.0,
-        },
-        len: chunk.message_len,
-        valid: chunk.len,
-        valid_ranges: std::iter::once(chunk.offset..chunk.offset + chunk.len).collect(),
-        imm: chunk.immediate.map(lower_half),
-    }
+    let target = Remote {
+        addr: chunk.to.wrapping_sub(chunk.offset.into()),
+        rkey: chunk.stag.0,
+    };
+    let (source, message) = (peer(&chunk.from), chunk.msg_id.0);
+    let status = RecordStatus::Chunk;
+    let mut record = WriteRecord::new(status, source, message, target, chunk.message_len);
+    record.valid = chunk.len;
+    record.valid_ranges = std::iter::once(chunk.offset..chunk.offset + chunk.len).collect();
+    record.imm = chunk.immediate.map(lower_half);
+    record
 }
 
 pub(super) fn statistics(counters: &Counters) -> DatagramStatistics {
@@ -182,14 +174,9 @@ pub(super) fn whole_record(
     len: u32,
     immediate: Option<u64>,
 ) -> WriteRecord {
-    WriteRecord {
-        status: RecordStatus::Full,
-        source: from,
-        message,
-        target,
-        len,
-        valid: len,
-        valid_ranges: valid_ranges(&ValidityMap::Full, len),
-        imm: immediate.map(lower_half),
-    }
+    let mut record = WriteRecord::new(RecordStatus::Full, from, message, target, len);
+    record.valid = len;
+    record.valid_ranges = valid_ranges(&ValidityMap::Full, len);
+    record.imm = immediate.map(lower_half);
+    record
 }

@@ -24,6 +24,8 @@ pub(super) struct Batch {
     first: usize,
     first_flat: usize,
     skip: usize,
+    /// Payloads of any length are copied behind their headers, to be sealed from there.
+    copies: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,6 +56,11 @@ impl Batch {
 
     pub(super) fn is_sent(&self) -> bool {
         self.sent >= self.len
+    }
+
+    /// Copies payloads, or gathers long ones from where they lie.
+    pub(super) fn set_copies(&mut self, copies: bool) {
+        self.copies = copies;
     }
 
     /// Begins an FPDU: where it starts, and the place of its header.
@@ -122,7 +129,7 @@ impl Batch {
             // What answers a read may be changed by anybody at any time: its CRC is that of a copy,
             // and the copy is sent.
             let shared = matches!(fpdu.segment.payload, Payload::Region { .. });
-            let copied = payload_len <= FLAT_MAX || shared && fpdu.crc;
+            let copied = self.copies || payload_len <= FLAT_MAX || shared && fpdu.crc;
             if copied {
                 source.visit(|bytes| self.flat.extend_from_slice(bytes));
                 if fpdu.crc {

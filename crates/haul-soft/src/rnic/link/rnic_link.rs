@@ -38,6 +38,11 @@ pub(in crate::rnic) trait RnicLink: std::fmt::Debug + Send {
 
     fn statistics(&self) -> QpStatistics;
 
+    /// Why the connection failed, where that is below what its protocol sees.
+    fn failure(&self) -> Option<&str> {
+        None
+    }
+
     /// Offers segments as long as the path carries by now. Only before the connection is accepted.
     fn fit_segments(&mut self) {}
 

@@ -23,6 +23,7 @@ use haul_verbs::{QpStatistics, RateLimit, SGE_MAX};
 use super::batch::{BATCH_FPDUS, Batch};
 use super::env::{BUFFER, Env, STAGE, Watched};
 use super::rnic_link::RnicLink;
+use super::sealed_stream::SealedStream;
 use crate::rnic::buffers::{Range, Source, place};
 use crate::rnic::tap::{Flow, Tap};
 
@@ -53,6 +54,8 @@ pub(in crate::rnic) struct TcpLink {
     /// The peer sends no more.
     eof: bool,
     flow: Option<Flow>,
+    /// Of a protected connection; none also while it is worked with.
+    sealed: Option<Box<SealedStream>>,
 }
 
 /// Payload that has yet to arrive and is at least this long is received straight into its place.
@@ -140,6 +143,10 @@ impl RnicLink for TcpLink {
         statistics
     }
 
+    fn failure(&self) -> Option<&str> {
+        self.sealed.as_ref().and_then(|sealed| sealed.failure())
+    }
+
     fn watched(&self) -> Option<&Arc<Watched>> {
         (!self.eof && !self.blocked).then_some(&self.socket)
     }
@@ -160,6 +167,7 @@ impl TcpLink {
         core: StreamConnection,
         token: u64,
         tap: Option<&Arc<Tap>>,
+        sealed: Option<SealedStream>,
     ) -> Self {
         let flow = tap.and_then(|tap| Flow::new(tap, socket.local_addr()?, socket.peer_addr()?));
         Self {
@@ -181,6 +189,7 @@ impl TcpLink {
             more: false,
             eof: false,
             flow,
+            sealed: sealed.map(Box::new),
         }
     }
 
@@ -226,6 +235,11 @@ impl TcpLink {
 
     /// One call: bytes received, and bytes there was room for.
     fn receive_once(&mut self, env: &mut Env<'_>) -> io::Result<(usize, usize)> {
+        if let Some(mut sealed) = self.sealed.take() {
+            let received = self.receive_sealed(env, &mut sealed);
+            self.sealed = Some(sealed);
+            return received;
+        }
         if let Next::Place(placement) = self.next
             && placement.len >= DIRECT_MIN
             && placement.target != Target::Discard
@@ -252,6 +266,50 @@ impl TcpLink {
             self.bulk &= room == BUFFER || count < TAIL || matches!(self.next, Next::Place(_));
         }
         env.scratch.bytes = bytes;
+        received.map(|count| (count, room))
+    }
+
+    /// As [`TcpLink::receive_once`] where the connection is protected: records are opened in the
+    /// buffer, and payload is copied from there.
+    fn receive_sealed(
+        &mut self,
+        env: &mut Env<'_>,
+        sealed: &mut SealedStream,
+    ) -> io::Result<(usize, usize)> {
+        let mut bytes = std::mem::take(&mut env.scratch.bytes);
+        let kept = sealed.restore(&mut bytes);
+        let room = BUFFER - kept;
+        let received = stream::receive(
+            &self.socket.stream,
+            &mut [Scatter::from(&mut bytes[kept..BUFFER])],
+        );
+        let end = kept + received.as_ref().map_or(0, |count| *count);
+        if let Some(flow) = &mut self.flow {
+            flow.show(&bytes[kept..end]);
+            flow.received();
+        }
+        let mut at = 0;
+        let opened = loop {
+            match sealed.open(&mut bytes[at..end]) {
+                Ok(Some(opened)) => {
+                    let record = &bytes[at..at + opened.consumed];
+                    at += opened.consumed;
+                    self.take(env, &record[opened.data]);
+                }
+                Ok(None) => {
+                    sealed.keep(&bytes[at..end]);
+                    break Ok(());
+                }
+                Err(broken) => break Err(broken),
+            }
+        };
+        env.scratch.bytes = bytes;
+        if opened.is_err() {
+            // The peer learns why, if there is room.
+            let last = sealed.pending();
+            let _ = stream::send(&self.socket.stream, &[Gather::from(last)], false);
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         received.map(|count| (count, room))
     }
 
@@ -436,6 +494,11 @@ impl TcpLink {
 
     /// Sends until there is nothing more (true where there was something), or `WouldBlock`.
     fn push_out(&mut self, env: &mut Env<'_>) -> io::Result<bool> {
+        if let Some(mut sealed) = self.sealed.take() {
+            let pushed = self.push_sealed(env, &mut sealed);
+            self.sealed = Some(sealed);
+            return pushed;
+        }
         let mut moved = self.push_frame()?;
         self.more = true;
         for _ in 0..BATCHES {
@@ -465,6 +528,65 @@ impl TcpLink {
         if self.ending && !self.ended && self.left.is_none() {
             self.ended = true;
             self.socket.stream.shutdown_send();
+        }
+        Ok(moved)
+    }
+
+    /// As [`TcpLink::push_out`] where the connection is protected: a batch is copied and sealed,
+    /// and its memory is not needed any more.
+    fn push_sealed(&mut self, env: &mut Env<'_>, sealed: &mut SealedStream) -> io::Result<bool> {
+        let mut moved = self.drain(sealed)?;
+        for _ in 0..BATCHES {
+            self.more = sealed.is_open() && self.seal_batch(env, sealed)?;
+            moved |= self.drain(sealed)?;
+            if !self.more {
+                break;
+            }
+        }
+        if self.ending && !self.more {
+            self.ended = true;
+            self.socket.stream.shutdown_send();
+        }
+        Ok(moved)
+    }
+
+    /// Seals what the core wants to send, up to a batch; whether there was something.
+    fn seal_batch(&mut self, env: &mut Env<'_>, sealed: &mut SealedStream) -> io::Result<bool> {
+        if self.core.poll_startup(&mut self.frame) {
+            let frame = std::mem::take(&mut self.frame);
+            sealed.seal(&frame).map_err(io::Error::other)?;
+        }
+        let mut batch = env.scratch.batch.take().unwrap_or_default();
+        batch.set_copies(true);
+        self.fill(env, &mut batch);
+        let bytes = batch.only_flat().unwrap_or_default();
+        let (len, done) = (bytes.len(), sealed.seal(bytes));
+        batch.advance(len);
+        if let Some(index) = batch.released() {
+            self.core.handle_released(env.now, index);
+        }
+        batch.clear();
+        batch.set_copies(false);
+        env.scratch.batch = Some(batch);
+        done.map_err(io::Error::other)?;
+        Ok(len > 0)
+    }
+
+    /// Sends what is sealed; whether there was something.
+    fn drain(&mut self, sealed: &mut SealedStream) -> io::Result<bool> {
+        let mut moved = false;
+        loop {
+            let rest = sealed.pending();
+            if rest.is_empty() {
+                break;
+            }
+            let sent = stream::send(&self.socket.stream, &[Gather::from(rest)], false)?;
+            if let Some(flow) = &mut self.flow {
+                flow.show(&rest[..sent]);
+                flow.sent();
+            }
+            sealed.advance(sent);
+            moved = true;
         }
         Ok(moved)
     }

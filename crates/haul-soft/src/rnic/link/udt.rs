@@ -8,8 +8,12 @@
 //! Outward: the core's segments are announced to the transport as messages, which says when each of
 //! them leaves, and leaves again if it was lost. Its header waits for the first time, and is made
 //! again for every other. Header, payload and checksum go behind each other into one buffer for the
-//! kernel to cut. The checksum reads every byte
-//! anyway, and to the kernel gathered pieces cost as much as that copy.
+//! kernel to cut. The checksum reads every byte anyway, and to the kernel gathered pieces cost as
+//! much as that copy.
+//!
+//! Map: `opening` what happens before packets are iWARP's.
+
+mod opening;
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -17,20 +21,21 @@ use std::sync::Arc;
 
 use haul_cc::{Algorithm, Rate};
 use haul_io::poller::{Interest, Poller};
-use haul_io::udp::{
-    Received as Arrival, RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket,
-};
+use haul_io::udp::{Received as Arrival, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpSocket};
 use haul_iwarp::{
     CRC_LEN, Crc32c, Datagram, HEADER_MAX, MessageConfig, MessageConnection, QpConfig,
     ReliableConnection, Repeat, State, StreamConfig, Time,
 };
-use haul_udt::wire::{HEADER_LEN, SocketKind, is_data, piece_len};
+use haul_seal::Side;
+use haul_seal::handshake::{HandshakeError, Protect, Transport as HandshakeTransport};
+use haul_udt::wire::{HEADER_LEN, SEAL_LEN, SocketKind, is_data, piece_len};
 use haul_udt::{Connection, Event, Joiner, Received, Seq, Transmit};
-use haul_verbs::{QpStatistics, RateLimit};
+use haul_verbs::{Failure, QpStatistics, RateLimit};
 
 use super::announced::Announced;
 use super::env::Env;
 use super::rnic_link::RnicLink;
+use super::udt_handshake::UdtHandshake;
 use crate::rnic::buffers::place;
 use crate::rnic::options::Options as RnicOptions;
 use crate::rnic::tap::Tap;
@@ -38,6 +43,7 @@ use crate::rnic::time::ns;
 use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
 use crate::udt::plain::random_identity;
+use crate::udt::sealing::{Sealing, open};
 use crate::udt::trouble::{FAILURES, Trouble, rest};
 
 /// A UDT connection without a protocol above it yet.
@@ -59,6 +65,14 @@ pub(in crate::rnic) struct UdtTransport {
     trouble: Trouble,
     joiner: Joiner,
     tap: Option<Tapped>,
+    /// Until a protected connection has its keys; `udt` is one that makes them then.
+    handshake: Option<Box<UdtHandshake>>,
+    /// Of a protected connection, from when its keys are made; with the packets of `flat`, sealed.
+    sealing: Option<Sealing>,
+    /// What leaves next is not sealed: a handshake of UDT.
+    clear: bool,
+    /// Of the second connection.
+    config: haul_udt::Config,
 }
 
 /// Where the packets are shown.
@@ -97,6 +111,8 @@ pub(in crate::rnic) struct UdtLink {
     ending: bool,
     /// The transport has not been told of that yet.
     fresh_end: bool,
+    /// Why there are no keys.
+    failure: Option<Failure>,
 }
 
 /// Receive calls, and batches sent, before other connections have their turn.
@@ -123,6 +139,11 @@ pub(in crate::rnic) fn options(given: &RnicOptions) -> Options {
     options
 }
 
+/// What the socket takes in one call, of packets of `len` bytes.
+fn batch_bytes(len: usize) -> usize {
+    (SUPER_PACKET_BYTES_MAX / len).clamp(1, SEGMENTS_MAX) * len
+}
+
 fn sequence(header: &[u8]) -> Seq {
     let word = header.first_chunk::<4>().copied().unwrap_or_default();
     Seq::new(u32::from_be_bytes(word))
@@ -135,7 +156,13 @@ impl UdtTransport {
         options: &Options,
         now: Time,
         tap: Option<&Arc<Tap>>,
+        protect: Option<&Arc<dyn Protect>>,
     ) -> io::Result<Self> {
+        let handshake = protect
+            .map(|protect| protect.initiate(peer.ip(), HandshakeTransport::Udt))
+            .transpose()
+            .map_err(io::Error::other)?;
+        let handshake = handshake.map(|handshake| UdtHandshake::new(handshake, Side::Initiator));
         let local: SocketAddr = if peer.is_ipv4() {
             (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
         } else {
@@ -146,16 +173,38 @@ impl UdtTransport {
         let config = options.config_for(peer, socket.path_mtu());
         let own = random_identity()?;
         let seed = u64::from(own.socket.0) << 32 | u64::from(own.initial.get());
-        let udt = Connection::connect(now, config, own, peer.ip(), seed);
-        Ok(Self::new(socket, peer, udt, own.initial, tap))
+        let udt = Connection::connect(now, config.clone(), own, peer.ip(), seed);
+        let mut this = Self::new(socket, peer, udt, own.initial, tap, config);
+        this.handshake = handshake.map(Box::new);
+        Ok(this)
     }
 
-    pub(in crate::rnic) fn new(
+    /// A connection that was accepted.
+    pub(in crate::rnic) fn accepted(
+        (socket, peer): (UdpSocket, SocketAddr),
+        udt: Connection,
+        initial: Seq,
+        options: &Options,
+        tap: Option<&Arc<Tap>>,
+        protect: Option<&Arc<dyn Protect>>,
+    ) -> Result<Self, HandshakeError> {
+        let handshake = protect
+            .map(|protect| protect.respond(HandshakeTransport::Udt))
+            .transpose()?;
+        let handshake = handshake.map(|handshake| UdtHandshake::new(handshake, Side::Responder));
+        let config = options.config_for(peer, socket.path_mtu());
+        let mut this = Self::new(socket, peer, udt, initial, tap, config);
+        this.handshake = handshake.map(Box::new);
+        Ok(this)
+    }
+
+    fn new(
         socket: UdpSocket,
         peer: SocketAddr,
         udt: Connection,
         initial: Seq,
         tap: Option<&Arc<Tap>>,
+        config: haul_udt::Config,
     ) -> Self {
         let tapped = |tap: &Arc<Tap>| Tapped {
             tap: Arc::clone(tap),
@@ -176,6 +225,10 @@ impl UdtTransport {
             blocked: false,
             trouble: Trouble::default(),
             joiner: Joiner::default(),
+            handshake: None,
+            sealing: None,
+            clear: false,
+            config,
         }
     }
 
@@ -192,59 +245,29 @@ impl UdtTransport {
 
     /// When it wants to be moved though nothing arrives.
     pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
+        let first = self.handshake.as_ref().and_then(|it| it.first.as_ref());
+        let first = first.and_then(|first| first.poll_timeout(now));
         let due = self.udt.poll_timeout(now)?;
+        let due = first.map_or(due, |first| due.min(first));
         // A socket that stays full does not stop the clock.
         let blocked = self.blocked.then(|| now.after(BLOCKED_NS));
         Some(blocked.map_or(due, |tick| due.max(tick)))
     }
 
-    /// Drives the opening; whether it is open and the size of segments known, or why it will not
-    /// be.
-    pub(in crate::rnic) fn open(
-        &mut self,
-        now: Time,
-        batch: &mut RecvBatch,
-    ) -> Result<bool, String> {
-        while !self.udt.is_path_settled() {
-            match self.socket.recv_batch(batch) {
-                Ok(count) if count > 0 => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    return Err(error.to_string());
-                }
-                _ => break,
-            }
-            let now = Time::from_ns(batch.now_ns());
-            for message in batch.iter() {
-                if let Some(tap) = &self.tap {
-                    tap.received(&message);
-                }
-                for datagram in message.datagrams() {
-                    // What is not of this opening is ignored.
-                    let _ = self.udt.handle_datagram(now, now, datagram);
-                }
-            }
-        }
-        self.udt.handle_timeout(now);
-        self.send_control(now);
-        while let Some(event) = self.udt.poll_event() {
-            if let Event::Closed(reason) = event {
-                let reason = reason.map(|error| error.to_string());
-                return Err(reason.unwrap_or_else(|| "the peer closed".into()));
-            }
-        }
-        Ok(self.udt.is_path_settled())
-    }
-
-    /// Sends control packets only: there is no payload yet, or no more.
-    fn send_control(&mut self, now: Time) {
-        while self.udt.poll_transmit(now, &mut self.transmit) {
-            let control = [IoSlice::new(&self.transmit.control)];
-            let len = self.transmit.control.len();
-            // A lost packet is like any other.
-            let sent = self.socket.send_segments(self.peer, len, &control);
-            if let (Ok(_), Some(tap)) = (sent, &self.tap) {
-                tap.sent(&self.transmit.control, len);
-            }
+    /// Seals what is to leave, once. What cannot be sealed does not leave.
+    fn seal_flat(&mut self) {
+        self.clear = self.sealing.is_none()
+            || !self.transmit.control.is_empty() && self.transmit.sealed.is_none();
+        let Some(sealing) = &mut self.sealing else {
+            return;
+        };
+        sealing.clear();
+        if let Some(first) = self.transmit.sealed
+            && sealing
+                .seal_packets(&self.udt, first, &self.flat, self.segment_len)
+                .is_err()
+        {
+            self.flat.clear();
         }
     }
 
@@ -252,17 +275,25 @@ impl UdtTransport {
     fn push(&mut self, now: Time) -> bool {
         while self.gone * self.segment_len < self.flat.len() {
             self.fit();
-            let rest = &self.flat[self.gone * self.segment_len..];
-            let rest = &rest[..rest.len().min(self.batch_bytes())];
-            let slices = [IoSlice::new(rest)];
+            let (rest, len) = match &self.sealing {
+                Some(sealing) if !self.clear => {
+                    let len = self.segment_len + SEAL_LEN;
+                    (sealing.rest(len, self.gone), len)
+                }
+                _ => (&self.flat[self.gone * self.segment_len..], self.segment_len),
+            };
+            if rest.is_empty() {
+                break;
+            }
+            let rest = &rest[..rest.len().min(batch_bytes(len))];
             match self
                 .socket
-                .send_segments(self.peer, self.segment_len, &slices)
+                .send_segments(self.peer, len, &[IoSlice::new(rest)])
             {
                 Ok(count) => {
                     if let Some(tap) = &self.tap {
-                        let taken = rest.len().min(count * self.segment_len);
-                        tap.sent(&rest[..taken], self.segment_len);
+                        let taken = rest.len().min(count * len);
+                        tap.sent(&rest[..taken], len);
                     }
                     self.gone += count;
                 }
@@ -289,16 +320,27 @@ impl UdtTransport {
         }
         let len = piece_len(self.segment_len, max);
         let mut pieces = Vec::with_capacity(2 * self.flat.len());
+        if let Some(sealing) = &mut self.sealing {
+            sealing.clear();
+        }
         for packet in self.flat.chunks(self.segment_len).skip(self.gone) {
-            self.udt.cut(packet, len, &mut pieces);
+            let start = pieces.len();
+            let (_, first) = self.udt.cut(packet, len, &mut pieces);
+            let Some(sealing) = &mut self.sealing else {
+                continue;
+            };
+            // Pieces are other packets and have numbers of their own.
+            let is_sealed = first.is_some_and(|first| {
+                let pieces = &pieces[start..];
+                sealing.seal_packets(&self.udt, first, pieces, len).is_ok()
+            });
+            if !is_sealed {
+                sealing.clear();
+                pieces.clear();
+                break;
+            }
         }
         (self.flat, self.segment_len, self.gone) = (pieces, len, 0);
-    }
-
-    /// What the socket takes in one call.
-    fn batch_bytes(&self) -> usize {
-        let segments = SUPER_PACKET_BYTES_MAX / self.segment_len;
-        segments.clamp(1, SEGMENTS_MAX) * self.segment_len
     }
 
     /// Bytes of a segment that the path carries whole.
@@ -313,13 +355,12 @@ impl UdtTransport {
 
     /// Its protocol's, which takes as long for its steps as one over a stream.
     fn config(&self, qp: QpConfig, times: &StreamConfig) -> MessageConfig {
-        MessageConfig {
-            qp,
-            segment_max: self.segment_max(),
-            startup_timeout_ns: times.startup_timeout_ns,
-            close_timeout_ns: times.close_timeout_ns,
-            ..MessageConfig::default()
-        }
+        let mut config = MessageConfig::default();
+        config.qp = qp;
+        config.segment_max = self.segment_max();
+        config.startup_timeout_ns = times.startup_timeout_ns;
+        config.close_timeout_ns = times.close_timeout_ns;
+        config
     }
 }
 
@@ -375,6 +416,10 @@ impl RnicLink for UdtLink {
         statistics.duplicate_segments = stats.map_or(0, |stats| stats.duplicates.into());
         statistics.round_trip_ns = stats.map_or(0, |stats| stats.rtt_ns);
         statistics
+    }
+
+    fn failure(&self) -> Option<&str> {
+        self.failure.as_ref().map(|failure| &*failure.reason)
     }
 
     fn fit_segments(&mut self) {
@@ -441,6 +486,7 @@ impl UdtLink {
             early: 0,
             ending: false,
             fresh_end: false,
+            failure: None,
         }
     }
 
@@ -466,14 +512,16 @@ impl UdtLink {
             }
             moved = true;
             let now = Time::from_ns(batch.now_ns());
-            for message in batch.iter() {
+            let mut at = 0;
+            while let Some(message) = batch.message(at) {
                 if let Some(tap) = &self.transport.tap {
                     tap.received(&message);
                 }
                 let arrived = Time::from_ns(message.arrived_ns);
-                for datagram in message.datagrams() {
+                for datagram in batch.datagrams_mut(at) {
                     self.handle_datagram(env, now, arrived, datagram);
                 }
+                at += 1;
             }
             self.free_slots();
         }
@@ -490,11 +538,31 @@ impl UdtLink {
         moved
     }
 
-    fn handle_datagram(&mut self, env: &mut Env<'_>, now: Time, arrived: Time, datagram: &[u8]) {
+    fn handle_datagram(
+        &mut self,
+        env: &mut Env<'_>,
+        now: Time,
+        arrived: Time,
+        datagram: &mut [u8],
+    ) {
+        let transport = &mut self.transport;
+        if transport.is_securing() {
+            if let Err(failure) = transport.handle_securing(now, datagram) {
+                self.failure = Some(failure);
+            }
+            self.seen = self.transport.initial;
+            return;
+        }
+        if let Some(packet) = open(&mut transport.sealing, &mut transport.udt, now, datagram) {
+            self.handle_packet(env, now, arrived, packet);
+        }
+    }
+
+    fn handle_packet(&mut self, env: &mut Env<'_>, now: Time, arrived: Time, datagram: &[u8]) {
         if let Some(piece) = self.transport.udt.piece(datagram) {
             let mut joiner = std::mem::take(&mut self.transport.joiner);
             if let Some(packet) = joiner.join(&piece) {
-                self.handle_datagram(env, now, arrived, packet);
+                self.handle_packet(env, now, arrived, packet);
             }
             self.transport.joiner = joiner;
             return;
@@ -504,7 +572,7 @@ impl UdtLink {
         if data && !MessageConnection::verify(message) {
             return;
         }
-        let received = self.transport.udt.handle_datagram(now, arrived, datagram);
+        let received = self.transport.udt.handle_packet(now, arrived, datagram);
         if !matches!(received, Ok(Received::Data(_))) {
             // Before what came after it: that may end the connection.
             self.note_released(env.now);
@@ -558,6 +626,9 @@ impl UdtLink {
     }
 
     fn note_released(&mut self, now: Time) {
+        if self.transport.is_securing() {
+            return;
+        }
         // Each message is one packet.
         let acknowledged = self.transport.udt.acknowledged_packets();
         self.core.handle_released(now, acknowledged);
@@ -566,6 +637,13 @@ impl UdtLink {
     // ---- outward
 
     fn push_out(&mut self, env: &mut Env<'_>) -> bool {
+        if self.transport.is_securing() {
+            self.transport.send_opening(env.now);
+            if std::mem::take(&mut self.fresh_end) {
+                self.transport.udt.close(env.now);
+            }
+            return false;
+        }
         let mut moved = false;
         for _ in 0..BATCHES {
             let room = self.transport.push(env.now);
@@ -588,6 +666,7 @@ impl UdtLink {
                     .flat
                     .extend_from_slice(&transport.transmit.control);
             }
+            self.transport.seal_flat();
         }
         moved
     }

@@ -37,14 +37,13 @@ const GONE: Error = Error::Invalid("the queue pair is gone");
 const SOCKET_BUFFER: usize = 4 << 20;
 
 fn socket_options(buffer: Option<usize>) -> UdpOptions {
-    UdpOptions {
-        recv_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
-        send_buffer_bytes: buffer.unwrap_or(SOCKET_BUFFER),
-        report_destination: true,
-        report_errors: true,
-        timestamps: false,
-        ..UdpOptions::default()
-    }
+    let mut config = UdpOptions::default();
+    config.recv_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
+    config.send_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
+    config.report_destination = true;
+    config.report_errors = true;
+    config.timestamps = false;
+    config
 }
 
 impl DatagramQp {

@@ -23,12 +23,11 @@ impl PdOps for Pd {
         };
         if init.access.contains(AccessFlags::REMOTE_ATOMIC) && init.region.addr() % 8 != base % 8 {
             return Err(Error::Invalid(
-                "addresses open to atomics must be aligned like the memory",
+                "addressing and the memory's address differ modulo 8, and access has REMOTE_ATOMIC",
             ));
         }
-        if base.checked_add(init.region.len() as u64).is_none() {
-            return Err(Error::Invalid("the region's addresses wrap"));
-        }
+        let len = init.region.len() as u64;
+        Error::at_most("addressing", base, u64::MAX - len)?;
         let entry = Entry {
             region: init.region,
             base,

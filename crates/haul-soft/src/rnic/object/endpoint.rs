@@ -42,13 +42,9 @@ impl Rendezvous {
         let anywhere = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0));
         let listener = Listener::new(Arc::clone(rnic), anywhere, &channel.events, BACKLOG)?;
         let random = haul_io::random::bytes::<4>().map_err(Error::os("random bytes"))?;
-        let own = Endpoint {
-            qp_num,
-            psn: u32::from_ne_bytes(random) & PSN_MASK,
-            lid: 0,
-            gid: Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().octets(),
-            port: listener.local_addr().port(),
-        };
+        let psn = u32::from_ne_bytes(random) & PSN_MASK;
+        let gid = Ipv4Addr::UNSPECIFIED.to_ipv6_mapped().octets();
+        let own = Endpoint::new(qp_num, psn, 0, gid, listener.local_addr().port());
         Ok(Self {
             _listener: listener,
             channel,
@@ -80,10 +76,8 @@ impl Rendezvous {
                 return Err(Error::Invalid("the peer's endpoint has no address"));
             }
             let private_data = &mark(&self.own)[..];
-            let param = ConnParam {
-                private_data,
-                ..*param
-            };
+            let mut param = *param;
+            param.private_data = private_data;
             let channel: Arc<dyn EventChannelOps> = self.channel.clone();
             qp.clone().connect(address, &param, &channel)?;
         }
@@ -109,10 +103,8 @@ fn answer(
     if request.private_data != mark(peer) {
         return request.reject(&[]);
     }
-    let param = ConnParam {
-        private_data: &[],
-        ..*param
-    };
+    let mut param = *param;
+    param.private_data = &[];
     request.accept(&AnyQp::from_ops(Arc::clone(qp)), &param)
 }
 

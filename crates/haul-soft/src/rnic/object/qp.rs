@@ -16,7 +16,7 @@ use super::endpoint::Rendezvous;
 use super::event_channel::EventChannel;
 use super::qp_shape::shape;
 use crate::rnic::buffers::Buffers;
-use crate::rnic::limits::{PRIVATE_DATA_MAX, QP_WR_MAX, RD_ATOMIC_MAX};
+use crate::rnic::limits::{QP_WR_MAX, RD_ATOMIC_MAX, check_private_data};
 use crate::rnic::lock::lock;
 use crate::rnic::pair::{ConnectionState, Pair};
 use crate::rnic::shape::View;
@@ -131,8 +131,7 @@ impl QpOps for Qp {
         channel: &Arc<dyn EventChannelOps>,
     ) -> Result<()> {
         let channel: &EventChannel = ours(channel)?;
-        let limit = PRIVATE_DATA_MAX as u64;
-        Error::at_most("private_data", param.private_data.len() as u64, limit)?;
+        check_private_data(param.private_data)?;
         let (private, limits) = (param.private_data, limits(param));
         self.shard
             .with(|inner| inner.connect(self.number, peer, private, limits, &channel.events))

@@ -16,16 +16,13 @@ use crate::rnic::shape::{Shape, View};
 /// are shared.
 pub(super) fn shape(pd: &Pd, init: &QpInit<'_>) -> Result<(Shape, Option<Receives>)> {
     check_capacity(&init.capacity)?;
-    match init.rate_limit {
-        Some(limit) if limit.bits_per_second == 0 => {
-            return Err(Error::Invalid("nothing is sent at a rate of 0"));
-        }
-        Some(_) if init.qp_type == QpType::Ud => {
+    if let Some(limit) = init.rate_limit {
+        Error::at_least("rate_limit.bits_per_second", limit.bits_per_second, 1)?;
+        if init.qp_type == QpType::Ud {
             return Err(Error::Unsupported(
-                "a limit of unreliable datagrams on the wire: max_rate is of payload",
+                "rate_limit of UD (datagram.max_rate limits its payload)",
             ));
         }
-        _ => {}
     }
     let (send_cq, recv_cq) = (
         queue(pd, init.send_cq.ops())?,

@@ -9,7 +9,7 @@ use haul_verbs::{Error, QpState, Result};
 
 use super::device::ours;
 use super::qp::{Qp, limits};
-use crate::rnic::limits::PRIVATE_DATA_MAX;
+use crate::rnic::limits::check_private_data;
 use crate::rnic::shard::Shard;
 
 /// A request that waits for an answer; dropped without one, it is rejected.
@@ -27,9 +27,7 @@ const GONE: Error = Error::Invalid("the connection, or its listener, is gone");
 impl RequestOps for Request {
     fn accept(mut self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()> {
         let qp: &Qp = ours(qp)?;
-        if param.private_data.len() > PRIVATE_DATA_MAX {
-            return Err(Error::Invalid("the private data is too long"));
-        }
+        check_private_data(param.private_data)?;
         let state = qp.state();
         if state != QpState::Reset {
             return Err(Error::State(state));
@@ -48,13 +46,9 @@ impl RequestOps for Request {
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
-        let fits = private_data.len() <= PRIVATE_DATA_MAX;
-        self.turn_away(if fits { private_data } else { &[] });
-        if fits {
-            Ok(())
-        } else {
-            Err(Error::Invalid("the private data is too long"))
-        }
+        let checked = check_private_data(private_data);
+        self.turn_away(if checked.is_ok() { private_data } else { &[] });
+        checked
     }
 }
 

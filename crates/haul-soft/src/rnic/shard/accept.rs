@@ -9,6 +9,8 @@ use haul_io::address::source;
 use haul_io::poller::Interest;
 use haul_io::stream::Stream;
 use haul_iwarp::{QpConfig, StreamConnection, Time};
+use haul_seal::Side;
+use haul_seal::handshake::Protect;
 use haul_verbs::cm::{CmEvent, ConnectRequest};
 use haul_verbs::{Error, QpState, Result};
 
@@ -95,7 +97,8 @@ impl Inner {
                 accepted.map(|(socket, peer)| (Accepted::Tcp(socket), peer))
             }
             ListeningSocket::Udt(acceptor) => {
-                accept_udt(acceptor, &self.udt, now, closed, self.tap.as_ref())
+                let ways = (self.tap.as_ref(), self.protect.as_ref());
+                accept_udt(acceptor, &self.udt, now, closed, ways)
             }
         };
         let Some((accepted, peer)) = accepted else {
@@ -111,9 +114,14 @@ impl Inner {
             }
             Accepted::Udt(_) if !has_room => return true,
             Accepted::Tcp(socket) => {
+                let Ok(sealed) = self.protect_stream(&socket, Side::Responder) else {
+                    socket.reset_on_drop();
+                    return true;
+                };
                 let config = self.prepare(&socket, QpConfig::default());
                 let core = StreamConnection::listen(now, config);
-                Box::new(TcpLink::new(socket, core, 0, self.tap.as_ref())) as Box<dyn RnicLink>
+                let tap = self.tap.as_ref();
+                Box::new(TcpLink::new(socket, core, 0, tap, sealed)) as Box<dyn RnicLink>
             }
             Accepted::Udt(transport) => Box::new(UdtLink::respond(*transport, now, &self.config)),
         };
@@ -304,7 +312,7 @@ fn accept_udt(
     options: &Options,
     now: Time,
     closed: bool,
-    tap: Option<&Arc<Tap>>,
+    (tap, protect): (Option<&Arc<Tap>>, Option<&Arc<dyn Protect>>),
 ) -> Option<(Accepted, SocketAddr)> {
     let (request, local) = acceptor.next_request()?;
     if closed {
@@ -313,6 +321,8 @@ fn accept_udt(
     let opened = acceptor.open(&request, local, options, now);
     let (socket, connection) = opened.ok().flatten()?;
     let initial = request.handshake.initial;
-    let transport = UdtTransport::new(socket, request.from, connection, initial, tap);
+    let socket = (socket, request.from);
+    let accepted = UdtTransport::accepted(socket, connection, initial, options, tap, protect);
+    let transport = accepted.ok()?;
     Some((Accepted::Udt(Box::new(transport)), request.from))
 }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use haul_io::poller::Interest;
 use haul_io::stream::Stream;
 use haul_iwarp::{QpConfig, StreamConfig, StreamConnection};
+use haul_seal::Side;
+use haul_seal::handshake::{HandshakeError, Transport as HandshakeTransport};
 use haul_verbs::{Blame, Error, Failure, QpState, Result, Transport};
 
 use super::{Inner, Subject};
 use crate::rnic::events::CmEvents;
-use crate::rnic::link::{RnicLink, TcpLink, UdtLink, UdtTransport};
+use crate::rnic::link::{RnicLink, SealedStream, TcpLink, UdtLink, UdtTransport};
 use crate::rnic::pair::{Attempt, ConnectionState, Opening};
 
 impl Inner {
@@ -60,8 +62,8 @@ impl Inner {
     fn start_connect(&mut self, number: u32, peer: SocketAddr) -> io::Result<Opening> {
         let token = Subject::Pair(number).token();
         if self.transport == Transport::IwarpUdt {
-            let mut transport =
-                UdtTransport::connect(peer, &self.udt, self.now, self.tap.as_ref())?;
+            let (tap, protect) = (self.tap.as_ref(), self.protect.as_ref());
+            let mut transport = UdtTransport::connect(peer, &self.udt, self.now, tap, protect)?;
             transport.register(&self.poller, token)?;
             return Ok(Opening::Udt(Box::new(transport)));
         }
@@ -95,13 +97,21 @@ impl Inner {
             self.give_up(number, &error.to_string());
             return;
         }
+        let sealed = match self.protect_stream(&socket, Side::Initiator) {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                self.give_up(number, &error.to_string());
+                return;
+            }
+        };
         let config = self.prepare(&socket, attempt.qp);
         let Ok(core) = StreamConnection::connect(self.now, config, &attempt.private) else {
             self.give_up(number, "the private data is too long");
             return;
         };
         let token = Subject::Pair(number).token();
-        let link = Box::new(TcpLink::new(socket, core, token, self.tap.as_ref()));
+        let tap = self.tap.as_ref();
+        let link = Box::new(TcpLink::new(socket, core, token, tap, sealed));
         self.begin(number, link, true);
     }
 
@@ -140,9 +150,9 @@ impl Inner {
                     }
                 }
             }
-            Err(why) => {
+            Err(failure) => {
                 attempt.socket.unregister(&self.poller, &self.setup_poller);
-                self.give_up(number, &why);
+                self.fail(number, failure);
             }
         }
     }
@@ -163,10 +173,34 @@ impl Inner {
     }
 
     pub(super) fn give_up(&mut self, number: u32, why: &str) {
+        self.fail(number, network(why));
+    }
+
+    fn fail(&mut self, number: u32, failure: Failure) {
         if let Some(pair) = self.pairs.get_mut(number) {
-            pair.unreachable(Some(network(why)));
+            pair.unreachable(Some(failure));
             self.report(number);
         }
+    }
+
+    /// Begins the handshake of a TCP connection that is to be protected.
+    pub(super) fn protect_stream(
+        &self,
+        socket: &Stream,
+        side: Side,
+    ) -> Result<Option<SealedStream>, HandshakeError> {
+        let Some(protect) = &self.protect else {
+            return Ok(None);
+        };
+        let handshake = match side {
+            Side::Initiator => {
+                let peer = socket.peer_addr().map(|peer| peer.ip());
+                let gone = || HandshakeError::Failed("the connection is gone".into());
+                protect.initiate(peer.ok_or_else(gone)?, HandshakeTransport::Tcp)?
+            }
+            Side::Responder => protect.respond(HandshakeTransport::Tcp)?,
+        };
+        Ok(Some(SealedStream::new(handshake, side)))
     }
 
     /// Sets a connected socket up, and says how its protocol is to be.
@@ -178,17 +212,13 @@ impl Inner {
         // else works.
         let _ = socket.detect_dead_peer(self.peer_timeout);
         let emss = socket.segment_len().unwrap_or(self.config.emss);
-        StreamConfig {
-            qp,
-            emss: emss.min(self.config.fpdu_max),
-            ..self.config
-        }
+        let mut config = self.config;
+        config.qp = qp;
+        config.emss = emss.min(self.config.fpdu_max);
+        config
     }
 }
 
 fn network(why: &str) -> Failure {
-    Failure {
-        blame: Blame::Network,
-        reason: why.to_owned(),
-    }
+    Failure::new(Blame::Network, why)
 }

@@ -27,6 +27,7 @@ use haul_io::notify::{Signal, wait_readable};
 use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::{SECOND_NS, StreamConfig, Time};
+use haul_seal::handshake::Protect;
 use haul_slab::Registry;
 use haul_verbs::provider::RequestOps;
 use haul_verbs::{Error, Result, Transport};
@@ -151,6 +152,7 @@ pub(super) struct Inner {
     udt: crate::udt::Options,
     connect_ns: u64,
     peer_timeout: Duration,
+    protect: Option<Arc<dyn Protect>>,
     tap: Option<Arc<Tap>>,
 }
 
@@ -258,6 +260,7 @@ impl Engine {
                 udt: udt_options(options),
                 connect_ns: options.connect_timeout.map_or(CONNECT_NS, ns),
                 peer_timeout: options.peer_timeout,
+                protect: options.protect.clone(),
                 tap,
             }),
             ready,
@@ -300,18 +303,19 @@ impl Drop for Engine {
 }
 
 fn stream_config(options: &Options) -> StreamConfig {
-    StreamConfig {
-        crc: options.crc,
-        fpdu_max: options.fpdu_max,
-        strict: options.strict,
-        close_timeout_ns: ns(options.close_timeout),
-        peer_to_peer: Some(RtrKinds {
-            send: false,
-            write: true,
-            read: true,
-        }),
-        ..StreamConfig::default()
-    }
+    let mut config = StreamConfig::default();
+    // The tag of each record covers more.
+    config.crc = options.crc && options.protect.is_none();
+    config.fpdu_max = options.fpdu_max;
+    config.strict = options.strict;
+    config.close_timeout_ns = ns(options.close_timeout);
+    config.peer_timeout_ns = Some(ns(options.peer_timeout));
+    config.peer_to_peer = Some(RtrKinds {
+        send: false,
+        write: true,
+        read: true,
+    });
+    config
 }
 
 impl Shard {

@@ -4,18 +4,19 @@ use super::rx::Rx;
 use super::{Consumer, Grant, Mode};
 use crate::ConnId;
 
-/// A connection may have so many times what is free: alone all but a 17th of the arena, two of them
-/// all but a 33rd. What the others begin with is not taken from that (`Arena::take_first`).
+/// A connection may hold this multiple of the free memory: alone all but a 17th of the arena, two
+/// of them all but a 33rd. First extents of other connections are not part of that
+/// (`Arena::take_first`).
 const FREE_GAIN: u64 = 16;
-/// Half of the arena is for connections whose applications take what comes. Of it each of the
-/// others has one such share at most, and less where there are many: 300 that nobody reads have two
-/// fifths of the arena together.
+/// Half of the arena is reserved for connections whose applications read. Each of the others has
+/// one such share at most, and less if there are many: 300 without a reader have two fifths of the
+/// arena together.
 const UNTAKEN_SHARE: usize = 256;
 const UNTAKEN_SHARE_EACH: usize = 8;
 
 impl Consumer {
     /// How many bytes may be promised to a connection and not used up: its window, unless half of
-    /// the arena is taken and nobody may read what comes.
+    /// the arena is taken and its application may not be reading.
     fn window(&self, rx: &Rx) -> u64 {
         let all = self.arena.shared_bytes();
         if rx.is_taken() || self.arena.free_bytes() > all / 2 {
@@ -26,10 +27,10 @@ impl Consumer {
     }
 
     /// Promises more to a connection: up to its window, and no more than [`FREE_GAIN`] times what
-    /// is free, so that nobody can have it all (dynamic thresholds, Choudhury and Hahne 1998). It
-    /// begins with one of the first extents, and has one again where it has nothing and there is
-    /// nothing else. They are for nothing else: else, over several hops, each could wait for memory
-    /// that the other has.
+    /// is free, so that no connection can take all (dynamic thresholds, Choudhury and Hahne 1998).
+    /// It begins with one of the first extents, and gets one again if it holds nothing and nothing
+    /// else is free. First extents have no other use: otherwise, over several hops, two connections
+    /// could wait for each other's memory.
     pub(super) fn grant(&mut self, conn: ConnId) {
         while let Some(rx) = self.conns.get(&conn).filter(|rx| rx.is_open()) {
             let (promised, window, is_new) = (rx.promised(), self.window(rx), rx.is_new());
@@ -38,11 +39,17 @@ impl Consumer {
             if promised >= window {
                 return;
             }
-            let want = (most / 4).clamp(least, self.config.extent_bytes_max);
+            // The initial credit goes to the peer in one grant.
+            let parts = if promised <= self.arena.first_bytes() {
+                1
+            } else {
+                4
+            };
+            let want = (most / parts).clamp(least, self.config.extent_bytes_max);
             // As long as extents are.
             let want = 1 << want.ilog2();
-            // A small extent costs a read of its own: what was given back gathers until it is worth
-            // one.
+            // A small extent costs a read of its own: returned memory is collected until it is
+            // worth one.
             if promised > 0 && most == window && most - promised < want {
                 return;
             }
@@ -66,15 +73,18 @@ impl Consumer {
                 Mode::Pull => {
                     self.credits.insert(conn);
                 }
-                Mode::Push => self.grants.push_back((
-                    Grant {
+                Mode::Push => {
+                    let grant = Grant {
                         conn,
                         offset,
                         at,
                         len,
-                    },
-                    None,
-                )),
+                    };
+                    self.grants.push_back((grant, None));
+                    if self.is_channelless {
+                        self.credits.insert(conn);
+                    }
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use super::{Consumer, Inline};
 use crate::wire::SlabAnnounce;
 
 impl Consumer {
-    /// Says where bytes belong that have come with their announcement.
+    /// Returns the placement of bytes that arrived inline in their announcement.
     pub(super) fn take_inline(&mut self, slab: &SlabAnnounce) {
         let mut octets = slab.inline.as_slice();
         for (index, record) in slab.records.iter().enumerate() {
@@ -29,8 +29,8 @@ impl Consumer {
         }
     }
 
-    /// Bytes to be copied to the arena before anything else is called, whatever the session made
-    /// of its input: they count as placed.
+    /// Returns bytes to be copied to the arena before any other call, also if the input was an
+    /// error: they count as placed.
     pub fn poll_inline(&mut self) -> Option<Inline> {
         self.inline.pop_front()
     }

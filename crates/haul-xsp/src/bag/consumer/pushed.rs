@@ -1,5 +1,5 @@
-//! What is pushed: a slab is in place when the peer has announced it, and has said on the data
-//! channels, behind its writes, that they are done. The two come by different ways, in any order.
+//! Push: a slab is in place when its announcement and the peer's mark on each data channel, which
+//! follows its writes, have both arrived. They take different connections and arrive in any order.
 
 use super::{Breach, Consumer, Grant, Mode, Slab, SlabState};
 use crate::SlabSeq;
@@ -7,6 +7,16 @@ use crate::time::Time;
 use crate::wire::Key;
 
 impl Consumer {
+    /// Grants the peer credit without keys while there is no data channel (push): the peer may use
+    /// it inline.
+    pub(crate) fn set_channel(&mut self, is_up: bool) {
+        let was_channelless = std::mem::replace(&mut self.is_channelless, !is_up);
+        if self.config.mode == Mode::Push && self.is_channelless && !was_channelless {
+            let unkeyed = self.grants.iter().filter(|(_, key)| key.is_none());
+            self.credits.extend(unkeyed.map(|(grant, _)| grant.conn));
+        }
+    }
+
     /// Memory to be opened to the peer (push): give its key with [`Self::granted`].
     pub fn poll_grant(&mut self) -> Option<Grant> {
         self.grants
@@ -21,7 +31,13 @@ impl Consumer {
         self.closed.pop_front()
     }
 
-    /// The key of what [`Self::poll_grant`] gave.
+    /// Bytes that the peer has written into the arena since the session's start (push).
+    #[must_use]
+    pub const fn pushed_bytes(&self) -> u64 {
+        self.pushed_bytes
+    }
+
+    /// Sets the key of a grant from [`Self::poll_grant`].
     pub fn granted(&mut self, grant: &Grant, key: Key) {
         if let Some((_, slot)) = self.grants.iter_mut().find(|(known, _)| known == grant) {
             *slot = Some(key);
@@ -37,8 +53,8 @@ impl Consumer {
         }
     }
 
-    /// All writes of a slab are in place: the peer has said so on the data channels, behind them.
-    /// Once for each time that it is written.
+    /// All writes of a slab are in place: the marks behind them have arrived on the data channels.
+    /// Call once for each time that the slab is written.
     ///
     /// # Errors
     /// Nothing is pushed, or no such slab may be written yet.
@@ -89,6 +105,7 @@ impl Consumer {
         let lens = slab.records.iter().map(|item| item.record.len);
         let lens: Vec<u32> = lens.collect();
         for (index, len) in lens.into_iter().enumerate() {
+            self.pushed_bytes += u64::from(len);
             self.estimate_arrival(now, len.into());
             self.come(seq, index);
         }

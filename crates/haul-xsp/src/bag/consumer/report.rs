@@ -1,13 +1,13 @@
-//! What the producer is told, what is told again after a loss, and what was measured.
+//! Reports to the producer, their repetition after a loss, and measurements.
 
 use super::{Consumer, Grant, Mode, PathEstimate, Plan, SlabState};
-use crate::SlabSeq;
 use crate::bag::plan::{Estimate, RATE_START_BPS};
 use crate::time::Time;
 use crate::wire::{Key, Pdu, Record, SlabAck, SlabAnnounce, SlabStatus};
+use crate::{ConnId, SlabSeq};
 
 impl Consumer {
-    /// What the peer is to be told.
+    /// Reports for the peer.
     pub(crate) fn poll_pdu(&mut self) -> Option<Pdu> {
         if let Some((seq, code, records)) = self.nacks.pop_front() {
             return Some(Pdu::SlabNack { seq, code, records });
@@ -78,10 +78,10 @@ impl Consumer {
         self.first
     }
 
-    /// How far streams have got is about to be told: nothing is handed out and nothing released
-    /// until that is over.
+    /// The progress of streams is about to be reported: nothing is delivered or released until the
+    /// peer has answered, or the control connection is lost.
     pub(crate) fn freeze(&mut self) {
-        // Only the ends of a session tell what they have; a gateway goes on.
+        // Only the ends of a session report their progress; a relay goes on.
         self.frozen = self.acknowledge;
     }
 
@@ -105,8 +105,7 @@ impl Consumer {
         self.nacks.clear();
     }
 
-    /// The control connection is new, the peer the same: everything that it may have missed is told
-    /// again.
+    /// The control connection is new, the peer the same: repeats every report that may be lost.
     pub(crate) fn resume(&mut self) {
         self.ack_due = true;
         self.retell();
@@ -117,6 +116,9 @@ impl Consumer {
         match self.config.mode {
             Mode::Pull => self.credits.extend(self.conns.keys()),
             Mode::Push => {
+                if self.is_channelless {
+                    self.credits.extend(self.conns.keys());
+                }
                 self.grants.clear();
                 for (conn, rx) in &self.conns {
                     let grants = rx.open_extents().map(|(offset, at, len)| {
@@ -162,7 +164,7 @@ impl Consumer {
         for rx in self.conns.values_mut() {
             rx.restart();
         }
-        // It comes again, from where the peer was told.
+        // The peer repeats it, from the reported offset.
         self.used_meanwhile.clear();
         self.retell();
     }
@@ -183,8 +185,8 @@ impl Consumer {
         }
     }
 
-    /// Reads as large and as many as the path asks for: what is declared, else twice what is
-    /// measured, for what is measured is at most what was asked for, and no less than
+    /// Plans the size and depth of reads for the path: by the declared rate, otherwise by twice the
+    /// measured one, because the measurement cannot exceed the requested rate; at least
     /// [`RATE_START_BPS`].
     pub(super) fn replan(&mut self, now: Time) {
         let measured = self.estimate.rate_bps();
@@ -231,7 +233,7 @@ impl Consumer {
         self.plan
     }
 
-    /// What was measured.
+    /// Returns the measurements.
     #[must_use]
     pub const fn estimate(&self) -> &Estimate {
         &self.estimate
@@ -241,6 +243,17 @@ impl Consumer {
     #[must_use]
     pub fn occupancy(&self) -> (u64, u64) {
         (self.arena.used_bytes(), self.arena.bytes())
+    }
+
+    /// Limits the bytes of the arena that may be promised or occupied, from now on.
+    pub fn set_most(&mut self, bytes: u64) {
+        if !self.arena.set_most(bytes) {
+            return;
+        }
+        self.feed();
+        // Other windows were reduced, because half of the permitted memory was taken.
+        let conns: Vec<ConnId> = self.conns.keys().copied().collect();
+        conns.into_iter().for_each(|conn| self.grant(conn));
     }
 
     pub(crate) fn is_idle(&self) -> bool {

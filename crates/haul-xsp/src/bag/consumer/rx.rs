@@ -1,5 +1,4 @@
-//! One connection's stream as it arrives: the extents that it goes to, the ranges that are
-//! announced, what is handed out.
+//! One connection's stream as it arrives: its extents, the announced ranges, and the delivery.
 
 use std::collections::VecDeque;
 
@@ -8,16 +7,16 @@ use crate::crc::crc32c_joined;
 use crate::time::Time;
 use crate::wire::Record;
 
-/// Below this a window grows faster: each step costs a round trip, or two of what is pulled, and
-/// who was given too much of so little keeps nobody waiting.
+/// Below this a window grows faster: each step costs a round trip, or two with pull, and too large
+/// a share of so little delays nobody.
 const WINDOW_BULK: u64 = 1 << 20;
 
-/// Bytes of a stream that sockets on the way to its application take at most while nobody reads.
-/// Of TCP it is what the receiver's kernel takes (about 128 KiB where nothing was read,
-/// `tcp_rmem`), and what the sender's has beside that.
+/// Most bytes of a stream that socket buffers towards its application hold while it does not read.
+/// For TCP: the receiver's buffer (about 128 KiB before the first read, `tcp_rmem`), and the
+/// sender's.
 const ABSORBED: u64 = 1 << 20;
 
-/// What a connection has for its application.
+/// The data that a connection has for its application.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Read {
     /// Bytes, in order.
@@ -81,7 +80,7 @@ pub(super) struct Rx {
     /// Bytes that may be promised and not used up.
     pub(super) window: u64,
     pub(super) discarded: bool,
-    /// When the use of the window was last measured, and what was announced then.
+    /// When the use of the window was last measured, and the announced offset then.
     mark: (Time, u64),
     /// Reads in flight.
     pub(super) gets: u32,
@@ -122,8 +121,7 @@ impl Rx {
         self.credit == self.base
     }
 
-    /// Whether its application takes what comes to it, more than sockets on the way take by
-    /// themselves.
+    /// Whether its application reads: it has taken more than socket buffers hold.
     pub(super) const fn is_taken(&self) -> bool {
         self.released > ABSORBED
     }
@@ -159,7 +157,7 @@ impl Rx {
         open.map(|extent| (extent.offset, extent.at, extent.len))
     }
 
-    /// Whether the window may have grown: the peer uses what it has.
+    /// Whether the window may have grown, because the peer uses it.
     pub(super) fn on_announce(
         &mut self,
         record: &Record,
@@ -189,10 +187,10 @@ impl Rx {
         } else if record.fin {
             self.end = Some(End::Fin);
         }
-        // The peer moves what the window allows in no more than two round trips.
+        // The peer uses the whole window in at most two round trips.
         let (since, before) = self.mark;
         let is_limited = self.announced - before >= self.window / 4;
-        // What was measured may be a little longer than what it takes this time.
+        // The measured time may be slightly longer than the current one.
         if now.since(since) >= rtt_ns / 4 * 3 {
             self.mark = (now, self.announced);
             if is_limited && self.is_open() {
@@ -203,7 +201,7 @@ impl Rx {
         Ok(is_limited)
     }
 
-    /// A record is in place. Whether the application is to be told.
+    /// A record is in place. Returns whether to notify the application.
     pub(super) fn on_placed(&mut self, record: &Record) -> bool {
         if record.len > 0
             && let Ok(index) = self
@@ -264,8 +262,8 @@ impl Rx {
         self.report()
     }
 
-    /// The stream has ended: what was promised beyond its end is free now, and the extent in which
-    /// it ends as soon as what is in it has been used up.
+    /// The stream has ended: credit beyond its end is free now, and the extent of its end as soon
+    /// as the data in it is consumed.
     pub(super) fn take_unused(&mut self) -> Vec<(u64, u64)> {
         let mut freed = Vec::new();
         while let Some(last) = self.extents.back_mut() {
@@ -378,7 +376,7 @@ impl Rx {
         (self.base + self.released, self.end_read)
     }
 
-    /// The stream goes on behind what was used up; what was announced beyond is announced again.
+    /// The stream continues after the consumed data; later announcements are repeated.
     pub(super) fn restart(&mut self) {
         let at = self.base + self.released;
         (self.announced, self.read) = (at, at);

@@ -1,9 +1,9 @@
-//! What connections that nobody reads leave to the others.
+//! Memory that connections whose application does not read leave to the others.
 
 use super::*;
 
 const MIB: u64 = 1 << 20;
-/// What the sockets on the way to an application take that does not read.
+/// Bytes that the socket buffers towards a non-reading application hold.
 const ABSORBED: u64 = 700 << 10;
 
 struct Sink {
@@ -89,7 +89,8 @@ struct Stream {
     held: Vec<(u64, u64)>,
 }
 
-/// Rounds that another connection takes for so many bytes, beside connections that nobody reads.
+/// Rounds that another connection takes for so many bytes, beside connections whose application
+/// does not read.
 fn rounds(unread: u32, octets: u64) -> usize {
     let mut sink = Sink::new();
     let mut streams: Vec<Stream> = (0..unread).map(|number| sink.open(number)).collect();
@@ -114,18 +115,18 @@ fn rounds(unread: u32, octets: u64) -> usize {
 }
 
 #[test]
-fn connections_that_nobody_reads_hold_a_share_and_the_others_move_on() {
+fn unread_connections_hold_a_share_and_the_others_continue() {
     let alone = rounds(0, 5 * MIB);
-    // Its first bytes come in smaller steps, until it has shown that somebody takes them.
+    // Its first bytes come in smaller steps, until its application has read some.
     assert!(rounds(1, 5 * MIB) <= alone + 8);
     assert!(rounds(64, 5 * MIB) <= alone + 16);
     assert!(rounds(300, 5 * MIB) <= alone + 60);
-    // What it loses is lost once; from then on it has half of the memory at least.
+    // It is delayed once; from then on it has at least half of the memory.
     assert!(rounds(64, 200 * MIB) <= 2 * rounds(0, 200 * MIB) + 14);
 }
 
 #[test]
-fn one_that_nobody_reads_has_no_more_than_half() {
+fn an_unread_connection_has_no_more_than_half() {
     let mut sink = Sink::new();
     let mut stream = sink.open(0);
     for _ in 0..20 {
@@ -134,11 +135,27 @@ fn one_that_nobody_reads_has_no_more_than_half() {
     let held = stream.sent - stream.taken;
     let half = sink.consumer.arena.shared_bytes() / 2;
     assert!((half / 2..half + 4 * MIB + 1).contains(&held), "{held}");
-    // Once somebody takes it there is more: all but a seventeenth.
+    // Once the application reads there is more: all but a seventeenth.
     for _ in 0..20 {
         sink.round(&mut stream, u64::MAX);
     }
     let before = stream.sent;
     sink.round(&mut stream, 0);
     assert!(stream.sent - before > half * 3 / 2);
+}
+
+#[test]
+fn connections_that_wait_for_memory_get_it_once_there_may_be_more() {
+    let mut sink = Sink::new();
+    let least = sink.consumer.arena.least();
+    sink.consumer.set_most(least);
+    let (first, second) = (sink.open(0), sink.open(1));
+    let credits =
+        |sink: &mut Sink| [first.conn, second.conn].map(|conn| sink.consumer.credit(conn));
+    let before = credits(&mut sink);
+    // Each has its first extent.
+    assert!(before.iter().all(|credit| *credit > 0), "{before:?}");
+    sink.consumer.set_most(u64::MAX);
+    let after = credits(&mut sink);
+    assert!(after[1] > before[1], "{before:?} {after:?}");
 }

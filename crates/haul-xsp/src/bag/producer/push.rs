@@ -9,25 +9,22 @@ use crate::time::Time;
 use crate::wire::SlabAnnounce;
 
 impl Producer {
-    /// What writes (push) keep to from now on, as reads do by
-    /// [`Consumer::set_limit`](crate::bag::Consumer::set_limit): bits per second, and the bytes
-    /// that a policer lets pass beyond them, of which no more than half leaves at once. For
-    /// channels that do not pace.
+    /// Limits writes (push), as [`Consumer::set_limit`](crate::bag::Consumer::set_limit) does
+    /// reads: bits per second, and the burst that a policer allows, of which at most half leaves at
+    /// once. For channels that do not pace.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         self.put_bytes_max = burst_bytes.map_or(u64::MAX, |burst| (burst / 2).max(1));
         self.pacer.set(now, rate_bps, self.put_bytes_max);
     }
 
-    /// A write of push mode that may be posted. Answer with [`Self::handle_put`] when it is over.
+    /// A write of push mode that may be posted, after [`Self::poll_sealed`]. Answer with
+    /// [`Self::handle_put`] when it is over.
     pub fn poll_put(&mut self, now: Time, chunk: u32) -> Option<Put> {
         if self.config.mode == Mode::Pull {
             return None;
         }
         self.paced_until = None;
-        if self.should_pack(now) {
-            self.pack(now, u64::MAX);
-        }
-        while let Some(seq) = self.to_seal.front().copied() {
+        while let Some(seq) = self.to_put.front().copied() {
             let index = seq
                 .0
                 .checked_sub(self.first.0)
@@ -36,7 +33,7 @@ impl Producer {
                 .and_then(|index| self.slabs.get_mut(index))
                 .filter(|slab| slab.state == SlabState::Sealed);
             let Some(slab) = slab else {
-                self.to_seal.pop_front();
+                self.to_put.pop_front();
                 continue;
             };
             if let Some((record, memory, at)) = slab.records.get(slab.cursor.0) {
@@ -76,25 +73,23 @@ impl Producer {
                     key,
                 });
             }
-            self.to_seal.pop_front();
+            self.to_put.pop_front();
             slab.state = SlabState::Announced;
             self.outgoing.push_back(seq);
-            if slab.bytes > 0 {
-                self.marks.push_back(seq);
-            }
+            self.marks.push_back(seq);
         }
         None
     }
 
-    /// A slab all of whose writes [`Self::poll_put`] has given: the peer is to be told on the data
-    /// channels, behind them ([`Consumer::handle_written`](crate::bag::Consumer::handle_written)).
-    /// Before the next call of `poll_put`, or it waits for the next slab's writes.
+    /// Returns a slab all of whose writes [`Self::poll_put`] has returned: send the mark on the
+    /// data channels, behind them
+    /// ([`Consumer::handle_written`](crate::bag::Consumer::handle_written)). Before the next call
+    /// of `poll_put`, or it waits for the next slab's writes.
     pub fn poll_mark(&mut self) -> Option<SlabSeq> {
         self.marks.pop_front()
     }
 
-    /// The data channels are others than before: what the peer has not acknowledged is written
-    /// again.
+    /// The data channels were replaced: unacknowledged slabs are written again.
     pub fn write_again(&mut self) {
         if self.config.mode == Mode::Pull {
             return;
@@ -102,12 +97,13 @@ impl Producer {
         self.attempts += 1;
         let attempt = self.attempts;
         self.marks.clear();
-        self.to_seal.clear();
-        for (seq, slab) in (self.first.0..).map(SlabSeq).zip(&mut self.slabs) {
+        self.to_put.clear();
+        let numbered = (self.first.0..).map(SlabSeq).zip(&mut self.slabs);
+        for (seq, slab) in numbered.filter(|(_, slab)| slab.is_pushed) {
             if matches!(slab.state, SlabState::Sealed | SlabState::Announced) {
                 slab.tries = slab.tries.max((slab.state == SlabState::Announced).into());
                 slab.begin(attempt);
-                self.to_seal.push_back(seq);
+                self.to_put.push_back(seq);
             }
         }
     }
@@ -117,7 +113,7 @@ impl Producer {
     /// # Errors
     /// It failed too often.
     pub fn handle_put(&mut self, id: PutId, is_done: bool) -> Result<(), Breach> {
-        // What a former attempt wrote, or could not, says nothing about this one.
+        // Completions of an earlier attempt do not apply to this one.
         let is_of_now = |slab: &&Slab| slab.attempt == id.1;
         if is_done || self.slab(id.0).filter(is_of_now).is_none() {
             return Ok(());

@@ -1,23 +1,21 @@
 //! A producer whose control connection has gone and come back.
 
-use super::{End, Mode, Producer, SlabState, trim};
+use super::{End, Producer, SLABS_AT_FIRST, SlabState, trim};
 use crate::bag::Breach;
 use crate::time::Time;
 use crate::wire::SlabAck;
 use crate::{ConnId, SlabSeq};
 
 impl Producer {
-    /// The control connection is gone: what the peer let this end write may not be written any
-    /// more.
+    /// The control connection is gone: the peer's grants for writes are void.
     pub(crate) fn suspend(&mut self) {
         self.attempts += 1;
         let attempt = self.attempts;
         self.marks.clear();
-        let is_push = self.config.mode == Mode::Push;
-        for slab in self.slabs.iter_mut().filter(|_| is_push) {
+        for slab in self.slabs.iter_mut().filter(|slab| slab.is_pushed) {
             match slab.state {
                 SlabState::Sealed => slab.begin(attempt),
-                // That its writes fail now is nobody's fault.
+                // Failures of its writes are expected now.
                 _ => slab.attempt = attempt,
             }
         }
@@ -44,6 +42,7 @@ impl Producer {
         let attempt = self.attempts;
         self.outgoing.clear();
         self.to_seal.clear();
+        self.to_put.clear();
         self.revokes.clear();
         self.marks.clear();
         for tx in self.conns.values_mut() {
@@ -60,15 +59,17 @@ impl Producer {
                 SlabState::Sealed | SlabState::Announced => {
                     slab.tries = slab.tries.max(1);
                     slab.begin(attempt);
-                    self.to_seal.push_back(seq);
+                    let is_pushed = slab.is_pushed;
+                    self.queue_of(is_pushed).push_back(seq);
                 }
             }
         }
         Ok(())
     }
 
-    /// The way is new: slabs count from 0 again, and what the far end does not have is packed again
-    /// from memory that was kept. [`Self::on_arrived`] has been told of each connection.
+    /// The session has a new way: slabs count from 0 again, and data that the far end does not have
+    /// is packed again from retained memory. [`Self::on_arrived`] was called for each connection
+    /// before.
     pub(crate) fn restart(&mut self) {
         let open = self.first.0..self.next_seq().0;
         self.retired.extend(open.map(SlabSeq));
@@ -76,12 +77,15 @@ impl Producer {
         (self.first, self.unannounced) = (SlabSeq(0), SlabSeq(0));
         self.attempts += 1;
         (self.unacked_bytes, self.inline_bytes) = (0, 0);
-        (self.window_bytes, self.window_slabs) = (u64::MAX, u16::MAX);
+        (self.unacked_records, self.moved) = (0, 0);
+        (self.window_bytes, self.window_slabs) = (u64::MAX, SLABS_AT_FIRST);
         self.to_seal.clear();
+        self.to_put.clear();
         self.outgoing.clear();
         self.revokes.clear();
         self.marks.clear();
         self.round.clear();
+        self.little.clear();
         self.ready_bytes = 0;
         let mut used_up = Vec::new();
         for (conn, tx) in &mut self.conns {
@@ -89,7 +93,7 @@ impl Producer {
             let mut again = std::mem::take(&mut tx.retained);
             again.append(&mut tx.ready);
             tx.ready = again;
-            // What waited to be packed again may have arrived on the old way after all.
+            // Data that waits to be packed again may have arrived by the old way after all.
             used_up.extend(
                 trim(&mut tx.ready, tx.delivered)
                     .into_iter()
@@ -97,8 +101,9 @@ impl Producer {
             );
             tx.packed = tx.ready.front().map_or(tx.next, |range| range.offset);
             if matches!(tx.end, Some(End::Reset(_))) {
-                // A reset drops what is in no slab, and there is none any more. On a way that
-                // nobody heard of it may have dropped what has arrived on the one before.
+                // A reset drops data that is in no slab, and there are no slabs now. On a way that
+                // never reached the far end, it may have dropped data that arrived by the previous
+                // way.
                 if !tx.end_told {
                     tx.packed = tx.packed.max(tx.delivered);
                 }
@@ -107,7 +112,7 @@ impl Producer {
             }
             tx.credit = tx.packed;
             tx.grants.clear();
-            (tx.in_round, tx.in_slabs) = (false, 0);
+            (tx.in_round, tx.in_slabs, tx.unacked) = (false, 0, 0);
             (tx.end_packed, tx.end_acked) = (tx.end_told, tx.end_told);
             self.ready_bytes += tx.ready.iter().map(|range| range.place.len).sum::<u64>();
         }

@@ -7,6 +7,10 @@ use crate::bag::{End, Memory, Place};
 use crate::crc::crc32c_joined;
 use crate::wire::{Key, Record};
 
+/// A connection with no more than this ready and in flight counts as having little data. It goes
+/// first, in slabs of its kind, and does not wait for more.
+const LITTLE: u64 = 4 << 10;
+
 /// A range of a stream that is not in a slab yet.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
@@ -30,17 +34,18 @@ pub(super) struct Tx {
     /// The most that was ever in slabs, the end of the stream counted: more cannot have been
     /// delivered.
     pub(super) high: u64,
-    /// Records in slabs that are not done with.
+    /// Records in slabs that are not done with, and their bytes.
     pub(super) in_slabs: u32,
+    pub(super) unacked: u64,
     pub(super) ready: VecDeque<Range>,
     /// In slabs and not delivered, if memory is kept so long.
     pub(super) retained: VecDeque<Range>,
     pub(super) end: Option<End>,
     pub(super) end_packed: bool,
     pub(super) end_acked: bool,
-    /// The far end has told that the end of the stream has arrived.
+    /// The far end has reported that the end of the stream arrived.
     pub(super) end_told: bool,
-    /// The far end wants nothing more, and will not tell what it has.
+    /// The far end has closed its receiving side, and will not report progress.
     pub(super) abandoned: bool,
     /// Waits in `Producer::round`.
     pub(super) in_round: bool,
@@ -51,10 +56,12 @@ pub(super) struct Tx {
 /// A slab until it is acknowledged.
 #[derive(Debug)]
 pub(super) struct Slab {
-    /// What is announced, and where it lies here.
+    /// Announced ranges, and their places here.
     pub(super) records: Vec<(Record, Memory, u64)>,
     pub(super) bytes: u64,
     pub(super) is_inline: bool,
+    /// Its bytes are written to where the peer has granted memory (push).
+    pub(super) is_pushed: bool,
     /// Its bytes, until they are sent with the announcement.
     pub(super) inline: Vec<u8>,
     pub(super) state: SlabState,
@@ -69,20 +76,25 @@ pub(super) struct Slab {
 pub(super) enum SlabState {
     /// Waits for its keys, or in push mode for its writes.
     Sealed,
-    /// Told, or about to be.
+    /// Announced, or about to be.
     Announced,
     Revoking,
     Done,
 }
 
 impl Tx {
+    /// Whether so little is ready and in flight that others do not wait long for it.
+    pub(super) const fn has_little(&self) -> bool {
+        self.next - self.packed + self.unacked <= LITTLE
+    }
+
     pub(super) fn packable(&self) -> bool {
         let octets = !self.ready.is_empty() && self.packed < self.credit;
         octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
     }
 
-    /// Moves what is ready to `slab`: about `quantum` bytes, whole ranges where they fit, for a
-    /// part has no checksum.
+    /// Moves ready data to `slab`: about `quantum` bytes, whole ranges if they fit, because a part
+    /// has no checksum.
     pub(super) fn take(
         &mut self,
         conn: ConnId,
@@ -125,7 +137,7 @@ impl Tx {
         slab.push_end(conn, self.packed, end);
     }
 
-    /// What the peer lets this end write from an offset on; `None` while it has not said.
+    /// The peer's window for writes from an offset on; `None` before its first grant.
     pub(super) fn granted(&self, offset: u64) -> Option<Granted> {
         if self.abandoned {
             return Some(Granted::Used(u64::MAX));
@@ -151,6 +163,11 @@ pub(super) enum Granted {
 impl Slab {
     pub(super) const fn inline_bytes(&self) -> u64 {
         if self.is_inline { self.bytes } else { 0 }
+    }
+
+    /// Its bytes go over the data channels.
+    pub(super) const fn is_moved(&self) -> bool {
+        self.bytes > 0 && !self.is_inline
     }
 
     /// From the beginning, with new keys.
@@ -230,7 +247,7 @@ pub(super) fn join(last: &mut Range, next: &Range) -> bool {
     continues
 }
 
-/// The first `len` bytes, and what is left. Only a whole range keeps its checksum.
+/// Splits off the first `len` bytes. Only a whole range keeps its checksum.
 fn split(range: Range, len: u64) -> (Range, Option<Range>) {
     if range.place.len <= len {
         return (range, None);

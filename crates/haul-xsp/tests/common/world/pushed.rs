@@ -1,11 +1,11 @@
-//! What is pushed: writes, and marks behind them.
+//! Push: writes, and marks behind them.
 
 use haul_xsp::bag::Put;
 use haul_xsp::{SlabSeq, State, Time};
 
 use super::{Happening, MS, World};
 
-/// What follows the writes of a slab.
+/// The mark that follows the writes of a slab.
 #[derive(Clone, Copy)]
 pub(super) struct Mark {
     half: usize,
@@ -17,7 +17,7 @@ pub(super) struct Mark {
 }
 
 impl World {
-    /// Gives writes, and the mark of each slab behind its own, to the data channels.
+    /// Hands writes, and the mark of each slab behind its own, to the data channels.
     pub(super) fn push(&mut self, half: usize, now: Time, latency: u64) {
         let ways = [half, half ^ 1].map(|half| self.benches[half].way);
         loop {

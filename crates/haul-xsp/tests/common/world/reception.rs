@@ -1,4 +1,4 @@
-//! Who comes to a host on a new control connection, and what it is told.
+//! New control connections to a host, and the host's replies.
 
 use haul_xsp::wire::{NackStatus, SessOpen};
 use haul_xsp::{Event, Relay, Session, Side, State};
@@ -70,7 +70,7 @@ impl World {
                     self.fresh[segment] = Some(fresh);
                 }
             }
-            // It has been refused, and told so.
+            // It has been refused, and has received the refusal.
             Event::Closed(_) => self.fresh[segment] = None,
             event => panic!("seed {}: {event:?}", self.seed),
         }

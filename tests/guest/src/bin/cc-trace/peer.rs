@@ -27,7 +27,7 @@ const INITIAL_SEQ: u32 = 1_000;
 /// A segment of the sender.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Data {
-    /// Octets from the first one, where its payload begins.
+    /// Bytes from the first one, where its payload begins.
     pub(crate) start: u64,
     pub(crate) len: u64,
     timestamp: [u8; 4],
@@ -41,7 +41,7 @@ pub(crate) struct Peer {
     ports: [u8; 4],
     /// Sequence number of the sender's first octet.
     first: u32,
-    /// Everything before this has come, octets.
+    /// Everything before this has come, bytes.
     whole: u64,
     /// What has come beyond, in order, with a gap between any two.
     beyond: Vec<(u64, u64)>,
@@ -109,7 +109,7 @@ impl Peer {
         self.packet(INITIAL_SEQ + 1, ACK, &options)
     }
 
-    /// Takes note of octets; answers the stretch beyond a gap that they belong to, if any.
+    /// Takes note of bytes; answers the stretch beyond a gap that they belong to, if any.
     fn place(&mut self, mut start: u64, mut end: u64) -> Option<(u64, u64)> {
         self.beyond.retain(|&(from, to)| {
             let apart = to < start || from > end;
@@ -157,7 +157,7 @@ impl Peer {
         packet.extend(seq.to_be_bytes());
         packet.extend(self.seq(self.whole).to_be_bytes());
         packet.extend([
-            u8::try_from(header / 4 << 4).unwrap_or(0),
+            u8::try_from((header / 4) << 4).unwrap_or(0),
             flags,
             0xff,
             0xff,
@@ -177,7 +177,7 @@ fn split(packet: &[u8]) -> Option<(&[u8], &[u8])> {
     (ip[0] == 0x45 && ip[9] == 6 && tcp.len() >= TCP_LEN).then_some((ip, tcp))
 }
 
-/// The answer to a segment's time stamps option; its last four octets are the sender's own.
+/// The answer to a segment's time stamps option; its last four bytes are the sender's own.
 fn stamps(tcp: &[u8]) -> Option<Vec<u8>> {
     let end = usize::from(tcp[DATA_OFFSET] >> 4) * 4;
     let mut options = tcp.get(TCP_LEN..end)?;

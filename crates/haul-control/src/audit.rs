@@ -1,0 +1,85 @@
+//! What an operator keeps of each session and of each failed login.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::fault::Fault;
+
+/// One session, or one login that failed.
+#[derive(Debug, Clone, Copy)]
+pub struct Entry<'a> {
+    /// Who it was: the label and the identity; empty if the client proved none.
+    pub identity: &'a str,
+    /// The client's address and port.
+    pub address: &'a str,
+    /// `login` (which failed), `put`, `get`, `bench` or `session` (which asked for nothing).
+    pub operation: &'a str,
+    /// The directory of a put, the first file of a get, the operation of a bench; escaped for a
+    /// terminal.
+    pub path: &'a str,
+    /// Payload that moved, bytes.
+    pub bytes: u64,
+    /// How long it took.
+    pub seconds: f64,
+    /// Why it failed, if it did.
+    pub fault: Option<&'a Fault>,
+}
+
+/// Takes entries as sessions end.
+pub type Audit = Arc<dyn Fn(&Entry<'_>) + Send + Sync>;
+
+impl fmt::Display for Entry<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.operation == "login" {
+            return match self.fault {
+                Some(fault) => write!(f, "{}: refused: {fault}", self.address),
+                None => write!(f, "{}: refused", self.address),
+            };
+        }
+        write!(f, "{}: {}", self.address, self.operation)?;
+        if !self.path.is_empty() {
+            write!(f, " '{}'", self.path)?;
+        }
+        write!(f, " by {}: {} bytes, ", self.identity, self.bytes)?;
+        match self.fault {
+            None => write!(f, "done in {:.1} s", self.seconds),
+            Some(fault) => write!(f, "failed after {:.1} s: {fault}", self.seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Code;
+
+    #[test]
+    fn an_entry_is_one_line_with_who_where_what_and_how_it_ended() {
+        let fault = Fault::new(Code::Refused, "no");
+        let entry = Entry {
+            identity: "alice (haul1:x)",
+            address: "192.0.2.1:9",
+            operation: "put",
+            path: "in/",
+            bytes: 7,
+            seconds: 1.25,
+            fault: None,
+        };
+        let line = "192.0.2.1:9: put 'in/' by alice (haul1:x): 7 bytes, done in 1.2 s";
+        assert_eq!(entry.to_string(), line);
+        let failed = Entry {
+            fault: Some(&fault),
+            ..entry
+        };
+        assert!(
+            failed
+                .to_string()
+                .ends_with("7 bytes, failed after 1.2 s: no")
+        );
+        let login = Entry {
+            operation: "login",
+            ..failed
+        };
+        assert_eq!(login.to_string(), "192.0.2.1:9: refused: no");
+    }
+}

@@ -1,0 +1,219 @@
+//! Scheduling of data into slabs: connections with little data at once, the others in turn, as fast
+//! as the path takes it.
+
+use super::stream::{Slab, SlabState};
+use super::{Mode, Producer};
+use crate::time::Time;
+
+/// Least bytes that a connection gets into a slab at its turn.
+const QUANTUM_MIN: u64 = 4 << 10;
+/// A slab is no larger than this part of the ring, because its memory is free only when all of it
+/// is acknowledged. Smaller ones are not worth an announcement each.
+const SLAB_SHARE: u64 = 32;
+const SLAB_BYTES: u64 = 1 << 20;
+/// Nor larger than this part of the limit in flight, because it is delivered only as a whole.
+const FLIGHT_SHARE: u64 = 16;
+const FLIGHT_SLAB_BYTES: u64 = 64 << 10;
+/// Records that are not acknowledged (docs/protocol/xsp.md, limits).
+const RECORDS_IN_FLIGHT: usize = 16 << 10;
+/// Slabs that are not inline: marks for so many can be received on a data channel.
+const SLABS_MOVED: usize = 48;
+
+impl Producer {
+    /// Whether a slab would be packed now, if nothing held it.
+    #[must_use]
+    pub fn is_due(&self, now: Time) -> bool {
+        self.is_little_due(now) || self.is_round_due(now)
+    }
+
+    fn is_little_due(&self, now: Time) -> bool {
+        let wait = self.little_wait_ns();
+        self.may_pack_little()
+            && self
+                .ready_since
+                .is_none_or(|since| since.after(wait) <= now)
+    }
+
+    /// Whether slabs, their records and their bytes may be more.
+    fn has_window(&self) -> bool {
+        self.slabs.len() < self.slabs_max()
+            && self.unacked_bytes < self.window_bytes
+            && self.unacked_records < RECORDS_IN_FLIGHT
+    }
+
+    pub(super) fn may_pack_little(&self) -> bool {
+        !self.little.is_empty() && self.has_window()
+    }
+
+    /// Bulk connections leave the last slabs to connections with little data.
+    pub(super) fn may_pack_round(&self) -> bool {
+        let most = (self.slabs_max() * 3 / 4).clamp(1, SLABS_MOVED);
+        !self.round.is_empty()
+            && self.has_window()
+            && self.moved < most
+            && self.unacked_bytes < self.flight.most()
+    }
+
+    fn is_round_due(&self, now: Time) -> bool {
+        if !self.may_pack_round() {
+            return false;
+        }
+        let is_full = self.ready_bytes >= self.slab_bytes();
+        let is_late = self.flush_at().is_none_or(|at| at <= now);
+        self.slabs.is_empty() || self.urgent || is_full || is_late
+    }
+
+    /// Slabs in flight: as many as the peer takes.
+    fn slabs_max(&self) -> usize {
+        usize::from(self.window_slabs.min(self.config.slabs_max))
+    }
+
+    /// Most bytes of a slab.
+    fn slab_bytes(&self) -> u64 {
+        let share = (self.size.target() / SLAB_SHARE).max(SLAB_BYTES);
+        let flight = (self.flight.most() / FLIGHT_SHARE).max(FLIGHT_SLAB_BYTES);
+        self.ring.region_bytes().min(share).min(flight)
+    }
+
+    /// Long enough for the slabs that may be in flight to span the time that one of them takes.
+    fn span_ns(&self) -> u64 {
+        let slabs = self.slabs_max().max(1) as u64;
+        self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs
+    }
+
+    fn are_slabs_many(&self) -> bool {
+        self.slabs.len() * 2 >= self.slabs_max()
+    }
+
+    /// How long a connection with little data waits for others: not at all, unless slabs are many.
+    pub(super) fn little_wait_ns(&self) -> u64 {
+        if self.are_slabs_many() {
+            self.span_ns()
+        } else {
+            0
+        }
+    }
+
+    /// So long the first byte of much waits for more: less than is felt.
+    pub(super) fn flush_at(&self) -> Option<Time> {
+        let most = self.config.flush_max_ns;
+        let wait = (self.rtt_ns / 4).min(most);
+        // Marks and acknowledgements of each slab cost time of both ends.
+        let moved = (self.moved as u64).min(SLABS_MOVED as u64 - 1);
+        let left = SLABS_MOVED as u64 - moved;
+        let span = self.rtt_ns * self.config.mode.round_trips() / (2 * left);
+        let wait = if self.are_slabs_many() {
+            wait.max(self.span_ns())
+        } else {
+            wait
+        };
+        self.ready_since.map(|since| since.after(wait.max(span)))
+    }
+
+    /// Packs a slab of at most `most` bytes, if one [is due](Self::is_due): how many it has.
+    pub fn pack(&mut self, now: Time, most: u64) -> u64 {
+        self.held = None;
+        let before = self.unacked_bytes;
+        let next = self.next_seq();
+        // A connection that had little data may have much by now, and wait with the others.
+        for _ in 0..2 {
+            if self.next_seq() == next && self.is_due(now) {
+                self.fill_slab(now, most);
+            }
+        }
+        self.unacked_bytes - before
+    }
+
+    /// Connections with little data, otherwise deficit round-robin over the others.
+    fn fill_slab(&mut self, now: Time, most: u64) {
+        let is_little = self.is_little_due(now);
+        let most = self
+            .slab_bytes()
+            .min(most)
+            .min(self.window_bytes - self.unacked_bytes)
+            .min(u64::from(u32::MAX));
+        let room = self.inline_room();
+        // Data that fits goes inline, the rest with the other connections.
+        let most = if is_little && room > 0 {
+            most.min(room)
+        } else {
+            most
+        };
+        let records_max = self
+            .config
+            .records_max
+            .min(RECORDS_IN_FLIGHT - self.unacked_records.min(RECORDS_IN_FLIGHT));
+        let mut queue = std::mem::take(if is_little {
+            &mut self.little
+        } else {
+            &mut self.round
+        });
+        let quantum = (most / (queue.len() as u64).max(1)).max(QUANTUM_MIN);
+        let mut slab = Slab {
+            records: Vec::new(),
+            bytes: 0,
+            is_inline: false,
+            is_pushed: false,
+            inline: Vec::new(),
+            state: SlabState::Sealed,
+            tries: 0,
+            cursor: (0, 0),
+            attempt: self.attempts,
+        };
+        let mut turns = queue.len();
+        while turns > 0 && slab.bytes < most && slab.records.len() < records_max {
+            turns -= 1;
+            let Some(conn) = queue.pop_front() else {
+                break;
+            };
+            let Some(tx) = self.conns.get_mut(&conn) else {
+                continue;
+            };
+            // It has more than before.
+            if is_little && !tx.has_little() {
+                self.round.push_back(conn);
+                continue;
+            }
+            let before = slab.bytes;
+            let retain = self.config.retain;
+            tx.take(conn, quantum, most, records_max, retain, &mut slab);
+            self.ready_bytes -= slab.bytes - before;
+            if !tx.packable() {
+                tx.in_round = false;
+                continue;
+            }
+            turns += usize::from(slab.bytes > before);
+            queue.push_back(conn);
+        }
+        if is_little {
+            self.little = queue;
+        } else {
+            self.round = queue;
+        }
+        if self.round.is_empty() {
+            self.urgent = false;
+        }
+        let has_more = !self.round.is_empty() || !self.little.is_empty();
+        self.ready_since = has_more.then_some(now);
+        if slab.records.is_empty() {
+            return;
+        }
+        for (record, ..) in &slab.records {
+            if let Some(tx) = self.conns.get_mut(&record.conn) {
+                tx.in_slabs += 1;
+                tx.unacked += u64::from(record.len);
+            }
+        }
+        self.unacked_bytes += slab.bytes;
+        self.unacked_records += slab.records.len();
+        // Written data takes no longer than inline data, and leaves inline space to others.
+        let may_inline = is_little || self.config.mode == Mode::Pull || most <= room;
+        slab.is_inline = may_inline && slab.bytes > 0 && slab.bytes <= room;
+        slab.is_pushed = self.config.mode == Mode::Push && slab.bytes > 0 && !slab.is_inline;
+        self.inline_bytes += slab.inline_bytes();
+        self.moved += usize::from(slab.is_moved());
+        let seq = self.next_seq();
+        self.queue_of(slab.is_pushed).push_back(seq);
+        self.slabs.push_back(slab);
+    }
+}

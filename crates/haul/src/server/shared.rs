@@ -1,0 +1,83 @@
+//! What all services of a server share: what is served, the clients' places, the counts, the audit.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use haul_control::audit::{Audit, Entry};
+use haul_control::connection::Connection;
+use haul_control::frame::TaskId;
+use haul_control::server::Log;
+use haul_control::trust::Rights;
+
+use super::counters::Counters;
+use super::root::Place;
+use super::table::{Seat, Table};
+use crate::channel::Acceptors;
+use crate::fault::Fault;
+
+/// The state of a server.
+pub(super) struct Shared {
+    pub(super) root: Place,
+    pub(super) read_only: bool,
+    pub(super) acceptors: Arc<Acceptors>,
+    pub(super) table: Table,
+    pub(super) counters: Counters,
+    pub(super) log: Log,
+    pub(super) audit: Audit,
+}
+
+/// What a session does, for the audit.
+pub(super) struct Record {
+    pub(super) operation: &'static str,
+    pub(super) path: String,
+    pub(super) bytes: u64,
+    begun: Instant,
+}
+
+impl Record {
+    /// Begins the record of a session that has requested nothing.
+    pub(super) fn begin() -> Self {
+        Self {
+            operation: "session",
+            path: String::new(),
+            bytes: 0,
+            begun: Instant::now(),
+        }
+    }
+}
+
+impl Shared {
+    /// Takes a client's place among the sessions. A client that gets none is told why.
+    pub(super) fn seat(
+        &self,
+        connection: &mut Connection,
+        task: TaskId,
+        peer: &str,
+    ) -> Option<Seat<'_>> {
+        // If that is unknown, the client counts as connected.
+        let has_left = || connection.stream().has_hung_up();
+        match self.table.enter(task, has_left) {
+            Ok(seat) => Some(seat),
+            Err(fault) => {
+                self.counters.refuse();
+                (self.log)(&format!("{peer}: refused: {fault}"));
+                connection.refuse(&fault);
+                None
+            }
+        }
+    }
+
+    /// Counts a session that has ended, and writes it to the audit.
+    pub(super) fn end(&self, rights: &Rights, peer: &str, record: &Record, fault: Option<&Fault>) {
+        self.counters.end(record.operation, fault.is_some());
+        (self.audit)(&Entry {
+            identity: &rights.name,
+            address: peer,
+            operation: record.operation,
+            path: &record.path,
+            bytes: record.bytes,
+            seconds: record.begun.elapsed().as_secs_f64(),
+            fault,
+        });
+    }
+}

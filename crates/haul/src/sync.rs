@@ -1,0 +1,228 @@
+//! Keeps a tree of a server and a local one the same: what a transfer would do, and the deletion of
+//! what the source no longer has.
+//!
+//! The transfer itself is that of [`crate::client`]. A deletion follows it and looks at both trees
+//! again, so it knows what is there then. Map: `pair` two trees · `plan` compares them · `last`
+//! remembers the file systems of sources.
+
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use haul_io::file::Dir;
+
+use crate::choice::Choice;
+use crate::client::{Access, Config};
+use crate::fault::{Code, Fault};
+use crate::fs::tree::Tree;
+use crate::listing::delete::{self, Outcome};
+
+mod last;
+mod pair;
+mod plan;
+
+pub use crate::listing::verify::Source;
+pub use last::Last;
+pub use pair::Pair;
+pub use plan::{Finding, How, Plan, Step, check_destination, examine};
+
+/// Default of [`Guards::max_delete`].
+pub const MAX_DELETE: u64 = 1000;
+
+/// Prepares the way to the server once, for all that a command does there.
+///
+/// # Errors
+/// As [`Access::prepare`].
+pub fn enter(config: &Config) -> Result<Config, Fault> {
+    let mut entered = config.clone();
+    if let Some(access) = &config.access {
+        access.prepare(&mut entered)?;
+        entered.access = Some(Arc::new(Entered(Arc::clone(access))));
+    }
+    Ok(entered)
+}
+
+/// The access to a server that is prepared.
+#[derive(Debug)]
+struct Entered(Arc<dyn Access>);
+
+impl Access for Entered {
+    fn prepare(&self, _: &mut Config) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    fn recover(&self, config: &mut Config, fault: &Fault) -> Result<bool, Fault> {
+        self.0.recover(config, fault)
+    }
+}
+
+/// What keeps a deletion from going wrong.
+#[derive(Debug, Clone)]
+pub struct Guards {
+    /// Maximum number of entries to delete; of more, none is deleted.
+    pub max_delete: u64,
+    /// Remembers the file systems of sources; without it, each counts as the one of last time.
+    pub last: Option<Last>,
+    /// The file system of the source may be another one than last time.
+    pub accepts_source: bool,
+    /// The host of the server as the user names it.
+    pub host: String,
+}
+
+impl Guards {
+    /// Refuses a deletion that a guard forbids.
+    ///
+    /// # Errors
+    /// The guard's reason.
+    pub fn check(&self, pair: &Pair, plan: &Plan) -> Result<(), Fault> {
+        let refuse = |code, text: &str, hint: String| {
+            Err(Fault::new(code, format!("nothing is deleted: {text}")).hint(hint))
+        };
+        if plan.failures > 0 {
+            let hint = "read the lines above; the next complete run deletes".to_owned();
+            return refuse(Code::FileError, "not everything could be examined", hint);
+        }
+        if plan.extra_count == 0 {
+            return Ok(());
+        }
+        if plan.conflicts > 0 {
+            let hint = "move away what is in the way at the destination".to_owned();
+            return refuse(Code::FileError, "not everything can be replaced", hint);
+        }
+        if plan.source_is_empty {
+            let hint = "check whether the source is mounted; to empty the destination, remove it";
+            return refuse(Code::Refused, "the source is empty", hint.to_owned());
+        }
+        if let (Some(last), Some(now)) = (&self.last, plan.source_file_system)
+            && !self.accepts_source
+            && last.find(&self.key(pair)).is_some_and(|then| then != now)
+        {
+            let text = "the source is on another file system than at the last deletion";
+            let hint = "check whether the right one is mounted; --accept-source takes this one";
+            return refuse(Code::Refused, text, hint.to_owned());
+        }
+        if plan.extra_count > self.max_delete {
+            let (count, most) = (plan.extra_count, self.max_delete);
+            let text = format!("{count} entries are only at the destination, more than {most}");
+            let hint = format!("see --dry-run; --max-delete {count} deletes them");
+            return refuse(Code::Refused, &text, hint);
+        }
+        Ok(())
+    }
+
+    /// Remembers the file system of the source.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    fn note(&self, pair: &Pair, plan: &Plan) -> Result<(), Fault> {
+        match (&self.last, plan.source_file_system) {
+            (Some(last), Some(now)) => last.keep(&self.key(pair), now),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns what a pair of trees is remembered by.
+    fn key(&self, pair: &Pair) -> String {
+        let here = pair.here.canonicalize();
+        let here = here.unwrap_or_else(|_| pair.here.clone());
+        let direction = match pair.source {
+            Source::Local => b"to",
+            Source::Remote => b"of",
+        };
+        let here = here.as_os_str().as_bytes();
+        let parts = [self.host.as_bytes(), &pair.there, here, direction];
+        blake3::hash(&parts.join(&0)).to_hex()[..32].to_owned()
+    }
+}
+
+/// Deletes what only the destination has, unless `guards` refuse. `each` gets what cannot be
+/// examined.
+///
+/// What the rules and ignore files of `choice` exclude stays.
+///
+/// # Errors
+/// A guard's reason, or the server cannot be reached or refuses.
+pub fn delete(
+    config: &Config,
+    pair: &Pair,
+    choice: &Choice,
+    guards: &Guards,
+    each: &mut dyn FnMut(&Finding<'_>),
+) -> Result<(Plan, Outcome), Fault> {
+    let how = How {
+        wants_extra: true,
+        ..How::default()
+    };
+    let (mut plan, session) = examine(config, pair, choice, how, each)?;
+    guards.check(pair, &plan)?;
+    guards.note(pair, &plan)?;
+    let extra = std::mem::take(&mut plan.extra);
+    if extra.is_empty() {
+        return Ok((plan, Outcome::default()));
+    }
+    let outcome = match (pair.source, session) {
+        (Source::Local, Some(session)) => session.delete(&extra)?,
+        (Source::Local, None) => Outcome::default(),
+        (Source::Remote, _) => {
+            let failed = |error| Fault::file("cannot open the local directory", &error);
+            let dir = Dir::open(&pair.here).map_err(failed)?;
+            delete::delete(&Tree::new(dir, [0; 8]), extra)
+        }
+    };
+    Ok((plan, outcome))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn plan(extra_count: u64) -> Plan {
+        Plan {
+            extra_count,
+            source_file_system: Some(7),
+            ..Plan::default()
+        }
+    }
+
+    #[test]
+    fn each_guard_keeps_a_deletion_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let last = Last::new(dir.path().join("haul/sync"));
+        let pair = Pair::to_server(Path::new("tree"), b"").unwrap();
+        let guards = Guards {
+            max_delete: 3,
+            last: Some(last),
+            accepts_source: false,
+            host: "host".to_owned(),
+        };
+        let check = |plan: &Plan| guards.check(&pair, plan).map_err(|fault| fault.code);
+        assert_eq!(check(&plan(3)), Ok(()));
+        assert_eq!(check(&plan(4)), Err(Code::Refused));
+        for (failures, conflicts, source_is_empty, code) in [
+            (1, 0, false, Code::FileError),
+            (0, 1, false, Code::FileError),
+            (0, 0, true, Code::Refused),
+        ] {
+            let plan = Plan {
+                failures,
+                conflicts,
+                source_is_empty,
+                ..plan(1)
+            };
+            assert_eq!(check(&plan), Err(code));
+        }
+        guards.note(&pair, &plan(0)).unwrap();
+        assert_eq!(check(&plan(1)), Ok(()));
+        let other = Plan {
+            source_file_system: Some(8),
+            ..plan(1)
+        };
+        assert_eq!(check(&other), Err(Code::Refused));
+        let accepting = Guards {
+            accepts_source: true,
+            ..guards.clone()
+        };
+        assert!(accepting.check(&pair, &other).is_ok());
+    }
+}
