@@ -20,7 +20,10 @@ use crate::status::Role;
 
 impl Worker {
     pub(super) fn read_commands(&mut self) {
-        while let Ok(command) = self.commands.try_recv() {
+        // A connection that comes when this session has failed is one for the next (`leave`).
+        while !self.ending.is_over
+            && let Ok(command) = self.commands.try_recv()
+        {
             self.on_command(command);
         }
     }
