@@ -291,6 +291,7 @@ mod tests {
             license: None,
             rust_version: None,
             dependencies: vec![dependency],
+            targets: Vec::new(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The packages of the workspace and of everything it depends on, as `cargo metadata` tells them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
@@ -28,6 +28,15 @@ pub struct Package {
     pub rust_version: Option<String>,
     /// What it asks for.
     pub dependencies: Vec<Dependency>,
+    /// What cargo can build of it.
+    pub targets: Vec<Target>,
+}
+
+/// A library, program, test or example.
+#[derive(Debug, Deserialize)]
+pub struct Target {
+    /// Its first source file.
+    pub src_path: PathBuf,
 }
 
 /// One line of a package's manifest.
@@ -48,16 +57,21 @@ impl Graph {
     /// cargo is missing, or finds the manifests or the lock file wrong.
     pub fn load(root: &Path) -> Result<Self> {
         let platform = host_platform()?;
-        let arguments = [
-            "metadata",
-            "--locked",
-            "--format-version",
-            "1",
-            "--filter-platform",
-        ];
+        Self::ask(root, &["--locked", "--filter-platform", &platform])
+    }
+
+    /// Asks cargo for the packages of the workspace in `root`, without what they depend on.
+    ///
+    /// # Errors
+    /// cargo is missing, or finds the manifests wrong.
+    pub fn load_members(root: &Path) -> Result<Self> {
+        Self::ask(root, &["--no-deps"])
+    }
+
+    fn ask(root: &Path, options: &[&str]) -> Result<Self> {
         let output = Command::new("cargo")
-            .args(arguments)
-            .arg(platform)
+            .args(["metadata", "--format-version", "1"])
+            .args(options)
             .current_dir(root)
             .output();
         let output = output.context("start cargo")?;

@@ -6,14 +6,16 @@
 //!
 //! Map: [`edges`] which crate may depend on which · [`supply`] licences, sources and Rust versions
 //! of dependencies · [`structure`] circles of files and arrows up, from [`arrows`], but for
-//! those in [`left`] · [`text`] what source files and documents may hold · [`tree`] the files ·
-//! [`graph`] what cargo says about the packages · [`spdx`] licence expressions.
+//! those in [`left`] · [`modules`] files that nothing compiles · [`text`] what source files and
+//! documents may hold · [`tree`] the files · [`graph`] what cargo says about the packages ·
+//! [`spdx`] licence expressions.
 #![forbid(unsafe_code)]
 
 pub mod arrows;
 pub mod edges;
 pub mod graph;
 pub mod left;
+pub mod modules;
 pub mod spdx;
 pub mod structure;
 pub mod supply;

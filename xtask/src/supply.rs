@@ -120,6 +120,7 @@ mod tests {
             license: Some(license.to_owned()),
             rust_version: Some(rust_version.to_owned()),
             dependencies: Vec::new(),
+            targets: Vec::new(),
         }
     }
 

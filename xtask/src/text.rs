@@ -352,7 +352,7 @@ fn links(markdown: &str) -> Vec<&str> {
 }
 
 /// Resolves `..`; `None` is a path that leaves the tree.
-fn normal(path: &Path) -> Option<PathBuf> {
+pub(crate) fn normal(path: &Path) -> Option<PathBuf> {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {

@@ -1,12 +1,12 @@
 //! Every rule of `xtask`, applied to this repository.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use xtask::graph::Graph;
 use xtask::supply::{self, Policy};
 use xtask::tree::{self, TextFile};
-use xtask::{Finding, edges, left, structure, text};
+use xtask::{Finding, edges, left, modules, structure, text};
 
 /// Subjects before this were written under no such rule.
 const SUBJECTS_SINCE: &str = "2026-11-25T20:40:00Z";
@@ -25,6 +25,22 @@ fn the_architecture_page_lists_the_dependencies() {
 fn files_form_no_circle_and_no_arrow_up_that_is_not_listed() {
     let crates = structure::read_all(root()).expect("read the crates");
     none(&structure::check(&crates, left::LEFT));
+}
+
+#[test]
+fn every_source_file_is_part_of_a_target() {
+    let files = files();
+    let root = root().canonicalize().expect("find the root");
+    let workspaces = files.iter().filter(|file| {
+        file.path.ends_with("Cargo.toml") && file.text.lines().any(|line| line == "[workspace]")
+    });
+    let roots: Vec<PathBuf> = workspaces
+        .map(|manifest| root.join(&manifest.path).with_file_name(""))
+        .flat_map(|folder| Graph::load_members(&folder).expect("ask cargo").packages)
+        .flat_map(|package| package.targets)
+        .filter_map(|target| Some(target.src_path.strip_prefix(&root).ok()?.to_owned()))
+        .collect();
+    none(&modules::check_reached(&files, &roots));
 }
 
 #[test]

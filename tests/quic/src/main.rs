@@ -5,6 +5,10 @@
 //! quic send ADDR:PORT CERTIFICATE BYTES   prints the seconds until all is acknowledged
 //! ```
 #![forbid(unsafe_code)]
+#![expect(
+    clippy::disallowed_methods,
+    reason = "measurements are made in real time"
+)]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
