@@ -12,14 +12,17 @@
 mod own_network;
 
 mod common;
+#[path = "common/host.rs"]
+mod host;
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use common::Gateway;
+use host::{Host, is_ok};
 
 /// The far side of the path, and this side of the link by which it reaches the servers.
 const FAR: &str = "10.93.2.1";
@@ -68,52 +71,6 @@ enum Victim {
     Far,
 }
 
-/// A network namespace that lives as long as the process that holds it.
-struct Host(Child);
-
-impl Host {
-    fn new() -> Option<Self> {
-        let child = Command::new("unshare")
-            .args(["--net", "sleep", "600"])
-            .stdin(Stdio::null())
-            .spawn()
-            .ok()?;
-        let host = Self(child);
-        let own = std::fs::read_link("/proc/self/ns/net").ok()?;
-        let until = Instant::now() + Duration::from_secs(5);
-        while std::fs::read_link(format!("/proc/{}/ns/net", host.0.id())).ok()? == own {
-            if Instant::now() > until {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        host.run("ip link set lo up").then_some(host)
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net=/proc/{}/ns/net", self.0.id()));
-        command.arg(program);
-        command
-    }
-
-    /// Runs lines of shell; whether all of them succeeded.
-    fn run(&self, lines: &str) -> bool {
-        is_ok(self.command("sh").args(["-ec", lines]))
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn is_ok(command: &mut Command) -> bool {
-    command.status().is_ok_and(|status| status.success())
-}
-
 /// A router to the far host, which is beside the servers, too.
 struct Network {
     router: Host,
@@ -133,8 +90,8 @@ impl Network {
              ip link set lan up
              ip route add 10.93.2.0/24 via 10.93.1.254
              ip route add {NOBODY}/32 via 10.93.1.254",
-            router = router.0.id(),
-            far = far.0.id()
+            router = router.id(),
+            far = far.id()
         );
         let middle = format!(
             "ip link add right type veth peer name far netns {}
@@ -144,7 +101,7 @@ impl Network {
              ip link set right up
              ip route add blackhole {NOBODY}/32
              echo 1 >/proc/sys/net/ipv4/ip_forward",
-            far.0.id()
+            far.id()
         );
         let end = format!(
             "ip address add {FAR}/24 dev far

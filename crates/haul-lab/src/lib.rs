@@ -12,8 +12,9 @@
 //! Map: [`scenario`] the paths to emulate · [`lab`] hosts and processes · [`emulator`] the path in
 //! real time · `packet` cutting super-packets · [`calibrate`] the emulator measured · [`compare`]
 //! tools side by side · [`gateways`] gateways beside direct connections · [`movers`] programs that
-//! move trees · `sshd` an OpenSSH server on a host · `state` files of running labs · `process` the
-//! processes in a lab · [`report`] counters as text and JSON · [`cli`] the commands.
+//! move trees · `noise` bytes for files · `sshd` an OpenSSH server on a host · `state` files of
+//! running labs · `process` the processes in a lab · [`report`] counters as text and JSON · [`cli`]
+//! the commands.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -29,6 +30,7 @@ pub mod emulator;
 pub mod gateways;
 pub mod lab;
 pub mod movers;
+mod noise;
 pub mod out;
 mod packet;
 mod process;

@@ -4,8 +4,13 @@
 #[path = "../../../haul-io/tests/own_network/mod.rs"]
 pub(crate) mod own_network;
 
-use std::process::{Child, Command, Stdio};
+#[path = "../common/host.rs"]
+mod host;
+
+use std::process::Command;
 use std::time::{Duration, Instant};
+
+use host::{Host, is_ok};
 
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
 
@@ -56,55 +61,6 @@ enum Filter {
     IcmpAndFragments,
 }
 
-/// A network namespace that lives as long as the process that holds it.
-struct Host(Child);
-
-impl Host {
-    fn new() -> Option<Self> {
-        let child = Command::new("unshare")
-            .args(["--net", "sleep", "600"])
-            .stdin(Stdio::null())
-            .spawn()
-            .ok()?;
-        let host = Self(child);
-        let own = std::fs::read_link("/proc/self/ns/net").ok()?;
-        let until = Instant::now() + Duration::from_secs(5);
-        while std::fs::read_link(host.path()).ok()? == own {
-            if Instant::now() > until {
-                return None;
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        host.run("ip link set lo up").then_some(host)
-    }
-
-    fn path(&self) -> String {
-        format!("/proc/{}/ns/net", self.0.id())
-    }
-
-    fn command(&self) -> Command {
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", self.path()));
-        command
-    }
-
-    /// Runs lines of shell; whether all of them succeeded.
-    fn run(&self, lines: &str) -> bool {
-        is_ok(self.command().args(["sh", "-ec", lines]))
-    }
-}
-
-impl Drop for Host {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn is_ok(command: &mut Command) -> bool {
-    command.status().is_ok_and(|status| status.success())
-}
-
 struct Network {
     router: Host,
     far: Host,
@@ -125,7 +81,7 @@ impl Network {
              ip route add default via fd09:1::254
              ip link set near gso_max_segs 1
              {chain}",
-            router.0.id()
+            router.id()
         );
         let middle = format!(
             "ip link add right type veth peer name far netns {}
@@ -141,7 +97,7 @@ impl Network {
              ip link set right gso_max_segs 1
              nft add table inet filter
              nft 'add chain inet filter out {{ type filter hook output priority 0; }}'",
-            far.0.id()
+            far.id()
         );
         let end = format!(
             "ip address add 10.9.2.1/24 dev far
@@ -191,8 +147,7 @@ impl Network {
     }
 
     fn serve(&self, args: &[&str], address: &str) -> Server {
-        let mut program = self.far.command();
-        program.arg(env!("CARGO_BIN_EXE_haul"));
+        let program = self.far.command(env!("CARGO_BIN_EXE_haul"));
         let at = format!("{address}:0");
         let listen = ["--listen", &at, "--allow-insecure"];
         Server::spawn_as(program, args.iter().copied().chain(listen))
@@ -202,7 +157,7 @@ impl Network {
         self.set((1_500, if late { 1_500 } else { 1_300 }), filter);
         let place = Place::new();
         let server = self.serve(&["serve", &text(&place.server(""))], address);
-        // Long enough to be told of in time.
+        // Long enough for a report of progress.
         let size = if late { 8 * MIB } else { 4 * MIB };
         let content = make_file(&place.client("a"), size, 1);
         let begun = Instant::now();
@@ -309,7 +264,7 @@ impl Network {
 
     /// Bytes and packets that have come to the far host, each packet as long as it was on the wire.
     fn received(&self) -> (u64, u64) {
-        let output = self.far.command().args(["cat", "/proc/net/dev"]).output();
+        let output = self.far.command("cat").arg("/proc/net/dev").output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
         let counts = text.split("far:").nth(1).unwrap().split_whitespace();
         let mut counts = counts.map(|count| count.parse().unwrap());

@@ -11,6 +11,7 @@
 
 pub mod datagrams;
 pub mod packets;
+#[path = "../../../../tests/random.rs"]
 pub mod random;
 pub mod rd;
 

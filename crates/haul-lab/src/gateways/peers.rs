@@ -7,10 +7,12 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use haul_netem::Rng;
 
 use super::bench::{Bench, POSTGRES_PORT, REDIS_PORT};
 use crate::compare::programs::in_path;
 use crate::compare::runner::{Running, Stop};
+use crate::noise::noise;
 use crate::sshd::{self, Sshd};
 
 /// Time for a server to start.
@@ -121,24 +123,12 @@ impl<'a> Peers<'a> {
 
     /// A file and a tree of files with bytes that do not compress.
     pub(super) fn make_files(&self, file_len: usize, files: usize, len: usize) -> Result<()> {
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut octets = |len: usize| -> Vec<u8> {
-            let mut bytes = Vec::with_capacity(len + 8);
-            while bytes.len() < len {
-                // xorshift64
-                state ^= state << 13;
-                state ^= state >> 7;
-                state ^= state << 17;
-                bytes.extend_from_slice(&state.to_le_bytes());
-            }
-            bytes.truncate(len);
-            bytes
-        };
-        std::fs::write(self.file(), octets(file_len))?;
+        let mut rng = Rng::new(1);
+        std::fs::write(self.file(), noise(&mut rng, file_len))?;
         for at in 0..files {
             let folder = self.tree().join((at % FOLDERS).to_string());
             std::fs::create_dir_all(&folder)?;
-            std::fs::write(folder.join(at.to_string()), octets(len))?;
+            std::fs::write(folder.join(at.to_string()), noise(&mut rng, len))?;
         }
         Ok(())
     }

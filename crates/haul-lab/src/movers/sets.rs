@@ -10,13 +10,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::ValueEnum;
+use haul_netem::Rng;
 use serde::{Deserialize, Serialize};
+
+use crate::noise::noise;
 
 /// Files of one directory of `tiny`.
 const TINY_FILES: u64 = 250;
 /// The data of `sparse` lies in pieces of this size.
 const PIECE: u64 = 1 << 20;
-/// The pattern repeats after this many bytes of a file.
+/// So many bytes are made and written at a time.
 const CHUNK: usize = 1 << 16;
 
 /// A tree.
@@ -199,23 +202,13 @@ fn write(path: &Path, planned: &Planned) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    let mut state = hash(planned.path.as_bytes()) | 1;
-    let mut chunk = || -> Vec<u8> {
-        let words = (0..CHUNK / 8).flat_map(|_| {
-            // xorshift64
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            state.to_le_bytes()
-        });
-        words.collect()
-    };
+    let mut rng = Rng::new(hash(planned.path.as_bytes()));
     let mut file = File::create(path)?;
     match planned.content {
         Content::Whole => {
             let mut left = planned.len;
             while left > 0 {
-                let bytes = chunk();
+                let bytes = noise(&mut rng, CHUNK);
                 let len = usize::try_from(left).map_or(CHUNK, |left| left.min(CHUNK));
                 file.write_all(&bytes[..len])?;
                 left -= len as u64;
@@ -225,7 +218,7 @@ fn write(path: &Path, planned: &Planned) -> io::Result<()> {
             file.set_len(planned.len)?;
             for begin in (0..planned.len).step_by(usize::try_from(span).unwrap_or(usize::MAX)) {
                 for at in (begin..begin + PIECE).step_by(CHUNK) {
-                    file.write_all_at(&chunk(), at)?;
+                    file.write_all_at(&noise(&mut rng, CHUNK), at)?;
                 }
             }
         }

@@ -11,6 +11,7 @@
 
 pub mod app;
 pub mod chain;
+#[path = "../../../../tests/random.rs"]
 pub mod random;
 pub mod world;
 
