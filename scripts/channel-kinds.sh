@@ -73,7 +73,7 @@ inside() {
   fi
   [[ $side != far ]] || { wait && return; }
   for at in "${!KINDS[@]}"; do
-    printf '%s\n' "name = 'near$at'" 'anonymous = true' '[[door]]' "kind = 'forward'" \
+    printf '%s\n' "name = 'near$at'" 'anonymous = true' '[[listener]]' "kind = 'forward'" \
       "listen = '127.0.0.1:$((LISTENER + at))'" "to = '$server:$SERVER'" '[[route]]' "to = ['*']" \
       "via = ['$server:$((CONTROL + at))']" "channels = ['${KINDS[at]}']" >"$dir/near$at.toml"
     "$haul" gateway run "$dir/near$at.toml" 2>"$dir/near$at.log" &

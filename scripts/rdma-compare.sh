@@ -125,7 +125,7 @@ serve() {
   sleep 0.5
 }
 
-# Waits for the server's end; after a failure it is told to end.
+# Waits for the server's end; after a failure, ends it.
 finish_server() {
   [[ -n $server_pid ]] || return 0
   wait "$server_pid" || true

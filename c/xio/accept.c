@@ -22,7 +22,7 @@ struct server {
   haul_cm_channel *events;
   haul_listener *listener;
   haul_stream_listener *streams; /* instead of both */
-  int door; /* the TCP socket of the contact's port */
+  int tcp; /* the TCP socket of the contact's port */
   int wake; /* an eventfd: the accept is canceled */
   globus_xio_operation_t op;
   struct waiting *waiting;
@@ -38,8 +38,8 @@ static void server_free(struct server *server) {
     server->waiting = next;
   }
   haul_cm_channel_destroy(server->events);
-  if (server->door >= 0) {
-    close(server->door);
+  if (server->tcp >= 0) {
+    close(server->tcp);
   }
   if (server->wake >= 0) {
     close(server->wake);
@@ -55,10 +55,10 @@ static bool listen_at(struct server *server, struct sockaddr_storage *address, i
   int one = 1;
   socklen_t len = sizeof *address;
   set_port(address, port);
-  server->door = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (server->door < 0 || (port != 0 && setsockopt(server->door, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0) ||
-      bind(server->door, (struct sockaddr *)address, address_len(address)) != 0 || listen(server->door, 64) != 0 ||
-      getsockname(server->door, (struct sockaddr *)address, &len) != 0) {
+  server->tcp = socket(address->ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (server->tcp < 0 || (port != 0 && setsockopt(server->tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0) ||
+      bind(server->tcp, (struct sockaddr *)address, address_len(address)) != 0 || listen(server->tcp, 64) != 0 ||
+      getsockname(server->tcp, (struct sockaddr *)address, &len) != 0) {
     snprintf(wrong, TEXT_MAX, "TCP port %d: %s", port, strerror(errno));
   } else if (port_of(address) == UINT16_MAX) {
     snprintf(wrong, TEXT_MAX, "port %d has no neighbour", port_of(address));
@@ -76,9 +76,9 @@ static bool listen_at(struct server *server, struct sockaddr_storage *address, i
     }
     last_error(server->device->context, wrong);
   }
-  if (server->door >= 0) {
-    close(server->door);
-    server->door = -1;
+  if (server->tcp >= 0) {
+    close(server->tcp);
+    server->tcp = -1;
   }
   return false;
 }
@@ -125,7 +125,7 @@ globus_result_t server_init(void *attr, const globus_xio_contact_t *contact, glo
     return no_memory();
   }
   server->options = options;
-  server->door = -1;
+  server->tcp = -1;
   server->wake = eventfd(0, EFD_CLOEXEC);
   server->device = device_take(&options, wrong);
   bool good = server->device != NULL && haul_cm_channel_create(server->device->context, &server->events) == HAUL_OK &&
@@ -263,7 +263,7 @@ static enum opened accept_stream(struct server *server, haul_stream *stream, str
 }
 
 /* Keeps the socket of a peer that is not welcome until the next one comes or the session ends: the
- * peer is not to hear of it before the client of both does, which says what it hears first. */
+ * peer learns of it after the client of both does, which reports what it learns first. */
 static void keep_unwelcome(int fd) {
   static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
   static int kept = -1;
@@ -307,7 +307,7 @@ static enum opened accept_any(struct server *server, struct accepting *out) {
     haul_stream *stream = NULL;
     int peers = server->streams != NULL ? haul_stream_listener_fd(server->streams) : haul_cm_channel_fd(server->events);
     struct pollfd watched[3] = {{.fd = peers, .events = POLLIN},
-                                {.fd = server->door, .events = POLLIN},
+                                {.fd = server->tcp, .events = POLLIN},
                                 {.fd = server->wake, .events = POLLIN}};
     struct waiting *waiting = server->waiting;
     if (waiting != NULL) {
@@ -326,7 +326,7 @@ static enum opened accept_any(struct server *server, struct accepting *out) {
       }
       continue; /* the end of a connection that was accepted before */
     }
-    int fd = accept4(server->door, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC);
+    int fd = accept4(server->tcp, (struct sockaddr *)&peer, &len, SOCK_CLOEXEC);
     if (fd >= 0) {
       return accept_plain(server, fd, &peer, out);
     }

@@ -1,8 +1,8 @@
 //! A datagram queue pair, its user, and whatever may arrive.
 //!
 //! Nothing panics or spins; payload goes nowhere but into memory that was offered; every receive
-//! and request completes at most once; no record claims what was not placed; a stranger gets no
-//! more octets than it sends.
+//! and request completes at most once; no record claims what was not placed; an unknown peer gets
+//! no more bytes than it sends.
 
 #![no_main]
 
@@ -468,7 +468,7 @@ impl Bench {
         let wr = UdSendWr::new(self.next, slot, to, op, u32::from(len % 8_192));
         if self.ud.post_send(wr).is_ok() {
             self.requests.insert(self.next);
-            // What this end asks for by itself is not an answer to a stranger.
+            // Requests of this end are no response to an unknown peer.
             self.known = true;
         }
     }

@@ -1,4 +1,4 @@
-//! What a stranger says where operators look, and what another gateway wants of the network.
+//! Requests to the admin page, and requests of another gateway for paths.
 
 #![no_main]
 

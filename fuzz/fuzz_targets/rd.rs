@@ -32,7 +32,7 @@ struct Input {
 
 #[derive(Debug, Arbitrary)]
 enum Step {
-    /// Octets from anybody, with a good CRC.
+    /// Bytes from anybody, with a good CRC.
     Raw(u8, Vec<u8>),
     Data(Data),
     Ack {
@@ -270,7 +270,7 @@ impl World {
         assert!(known || from.port() == 4_791 || answered <= bytes.len());
     }
 
-    /// What an engine does; answers octets that went to `source`.
+    /// What an engine does; returns the bytes that went to `source`.
     fn settle(&mut self, at: usize, source: SocketAddr) -> usize {
         let now = self.time();
         let mut out = [0; RD_HEADER_MAX];
@@ -628,7 +628,7 @@ impl World {
     }
 }
 
-/// Ports tell strangers from the ends.
+/// Unknown peers have ports of their own.
 fn stranger(source: u8) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 1, 0, source % 6), 9))
 }

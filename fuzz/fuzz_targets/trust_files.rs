@@ -6,7 +6,7 @@ use std::path::Path;
 
 use haul_control::authorized::Authorized;
 use haul_control::known::Known;
-use haul_control::pairing::Code;
+use haul_control::pairing::PairingCode;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -14,7 +14,7 @@ fuzz_target!(|text: &str| {
         assert!(authorized.len() <= text.lines().count());
     }
     let _ = Known::parse(Path::new("known_servers"), text);
-    if let Ok(code) = Code::parse(text) {
-        assert_eq!(Code::parse(&code.to_string()).ok(), Some(code));
+    if let Ok(code) = PairingCode::parse(text) {
+        assert_eq!(PairingCode::parse(&code.to_string()).ok(), Some(code));
     }
 });

@@ -2,7 +2,7 @@
 # Unmodified programs of Debian under `haul run`, between two hosts that are network namespaces of
 # this script's own: natively, with both ends under `haul run`, with one of them, and with the
 # client's TCP through a gateway on the server's host. The results must be the same, and the reports
-# must say that both ends or the gateway carried the octets, and that one end alone carried none.
+# must say that both ends or the gateway carried the bytes, and that one end alone carried none.
 #
 # Usage: check.sh HAUL [PROGRAM…]      PROGRAM: one of the functions of programs.sh, all by default
 #
@@ -154,7 +154,7 @@ client() {
   timeout "$PATIENCE" "${as[@]}" "${before[@]}" "$@"
 }
 
-# How many octets a report says were carried: carried FILE tcp|udp
+# How many bytes a report says were carried: carried FILE tcp|udp
 carried() {
   /usr/bin/python3 - "$1" "$2" <<'PYTHON'
 import json, sys
@@ -177,7 +177,7 @@ sys.exit(not any(row["by"] == "gateway" and row["peer"].startswith(sys.argv[2]) 
 PYTHON
 }
 
-# With both ends the octets were carried, and those of TCP through the gateway; with one end, none
+# With both ends the bytes were carried, and those of TCP through the gateway; with one end, none
 # were.
 reports_are_right() {
   local protocol=$1 least=$2 end octets
@@ -194,7 +194,7 @@ reports_are_right() {
 
 # Every program in every mode. A function NAME runs it and leaves what it got in $run/result;
 # NAME_needs says what it needs, and NAME_carries what the reports must say: a protocol and the
-# least number of octets.
+# least number of bytes.
 check_program() {
   local name=$1 missing
   missing=$("${name}_needs")

@@ -178,7 +178,7 @@ session_of() {
   pgrep -P "${server_pids[$1]}"
 }
 
-# A transfer that only ends by what is done to it, and is under way.
+# A transfer in progress that does not end by itself.
 endless() {
   open_pair
   # No function: what is to be ended is the command itself.

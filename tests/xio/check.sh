@@ -210,7 +210,7 @@ check_case() {
       echo "$name $variant ... ok ($((SECONDS - start)) s)"
       passed=$((passed + 1))
     elif [[ -z ${again:-} ]]; then
-      # Once more, alone: programs of Globus fail on a busy machine now and then. It is told.
+      # Once more, alone: programs of Globus fail on a busy machine now and then. FLAKY names it.
       echo "FLAKY: $name $variant ($status)"
       tail -n 5 "$run"/log | cut -c 1-300
       rm -rf "$run"

@@ -1,7 +1,7 @@
 /*
  * A process that ends with a connection open: leave STACK open|callback|deactivate
  *
- * open: 17 octets go from one process to another, which ends as soon as it has them; the first sees
+ * open: 17 bytes go from one process to another, which ends as soon as it has them; the first sees
  * the end of the stream, and ends. Neither closes. callback: the second ends while one of its
  * callbacks runs. What was there before the driver must not be taken away until it has returned: so
  * OpenSSL does at the end, and callbacks of GSI use it. deactivate: the same, when Globus is

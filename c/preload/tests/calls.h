@@ -60,7 +60,7 @@ void set_timeout(int fd, int option, int ms);
 bool wait_readable(int fd);
 /* What FIONREAD says, -1 if it fails. */
 int readable(int fd);
-/* Bytes that are told apart by place and by seed. */
+/* Bytes that differ by place and by seed. */
 void fill(char *buffer, size_t length, unsigned seed);
 bool is_filled(const char *buffer, size_t length, unsigned seed);
 /* Sends or receives everything, in as many calls as it takes. */

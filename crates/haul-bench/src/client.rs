@@ -13,7 +13,7 @@ use crate::disk::Disk;
 use crate::end::End;
 use crate::plan::{Connect, Plan, Service, Test};
 use crate::report::{
-    self, Cpu, Figure, Observer, PathSeen, Row, Spent, Summary, bandwidth, cpu, datagram,
+    self, Cpu, Figure, PathSeen, Row, Spent, Summary, VerbsObserver, bandwidth, cpu, datagram,
     delivered, latency, same_file, warnings,
 };
 use crate::session::{Measured, Session};
@@ -44,7 +44,7 @@ pub struct Config {
 /// # Errors
 /// The server cannot be reached or refuses; a connection breaks; received bytes differ from the
 /// sent ones.
-pub fn run(config: &Config, observer: &dyn Observer) -> Result<Summary, Fault> {
+pub fn run(config: &Config, observer: &dyn VerbsObserver) -> Result<Summary, Fault> {
     let mut plan = config.plan.clone();
     let disk = match &config.file {
         Some(path) => {
@@ -82,7 +82,7 @@ fn converse(
     control: &Control,
     disk: &Disk,
     (own, address): (SocketAddr, SocketAddr),
-    observer: &dyn Observer,
+    observer: &dyn VerbsObserver,
 ) -> Result<Summary, Fault> {
     let (software, port, token, peer) = match control.receive()? {
         Message::Welcome {

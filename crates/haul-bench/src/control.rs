@@ -59,7 +59,8 @@ pub(crate) enum Message {
     /// Client: the plan of a path measurement, instead of `Hello`.
     Ask { plan: path::Plan },
     /// Server: accepts; the address for the data, and its token.
-    Doors {
+    #[serde(rename = "doors")]
+    Listening {
         software: String,
         ports: Vec<u16>,
         token: u64,

@@ -265,7 +265,7 @@ pub struct Summary {
 }
 
 /// Follows a bench.
-pub trait Observer {
+pub trait VerbsObserver {
     /// The queue pairs are connected.
     fn connected(&self, summary: &Summary);
     /// A size is done.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::number::HAUL_OK;
 use crate::status::{Error, Result};
 
-/// The last failure of a context. It is written down as text only for who asks.
+/// The last failure of a context. It becomes text when the caller asks for it.
 #[derive(Debug, Default)]
 pub(crate) struct Last(Mutex<Option<Note>>);
 

@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 /// Programs that are both ends themselves.
 const ALONE: [&str; 6] = ["hello", "srq", "verbs", "errors", "ud", "rd"];
-/// Programs of two ends, and what the one that connects is told.
+/// Programs of two ends, and the arguments of the one that connects.
 const BETWEEN_TWO: [(&str, &[&str]); 4] = [
     ("pingpong", &["300", "64"]),
     ("put", &["8"]),

@@ -618,7 +618,7 @@ pub(crate) enum Channel {
     Tcp,
 }
 
-impl From<Channel> for haul::channel::Kind {
+impl From<Channel> for haul::channel::ChannelKind {
     fn from(channel: Channel) -> Self {
         match channel {
             Channel::Tcp => Self::Tcp,

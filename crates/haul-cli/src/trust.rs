@@ -233,7 +233,7 @@ fn no_clients(fault: Fault, path: &Path) -> Fault {
 
 /// Pairs with a receiver by the code that the user enters; returns how to reach it from then on.
 pub(crate) fn pair(config: Config) -> Result<Config, Fault> {
-    let code = pairing::Code::parse(&ask()?)?;
+    let code = pairing::PairingCode::parse(&ask()?)?;
     let key = PrivateKey::generate()?;
     let identity = Identity::Key(key);
     let (host, port) = (config.host.as_str(), config.port);
@@ -260,7 +260,7 @@ fn pair_with(
     config: &Config,
     addresses: impl Iterator<Item = SocketAddr>,
     identity: &Identity,
-    code: &pairing::Code,
+    code: &pairing::PairingCode,
 ) -> Result<(SocketAddr, PublicKey), Fault> {
     let shown = printable(config.host.as_bytes());
     let mut last = Fault::new(Code::Unreachable, format!("'{shown}' has no address"));
@@ -285,7 +285,7 @@ fn pair_over(
     stream: TcpStream,
     address: SocketAddr,
     identity: &Identity,
-    code: &pairing::Code,
+    code: &pairing::PairingCode,
 ) -> Result<PublicKey, Fault> {
     let deadline = Instant::now() + config.connect_timeout;
     let stream = Stream::tcp(stream).map_err(|error| Fault::connection(&error))?;
@@ -342,7 +342,7 @@ mod tests {
         let config = Config {
             host: "receiver".to_owned(),
             port: 1,
-            channel: haul::channel::Kind::Tcp,
+            channel: haul::channel::ChannelKind::Tcp,
             streams: 1,
             rate_bps: None,
             congestion: None,
@@ -358,7 +358,7 @@ mod tests {
             limit: None,
         };
         let identity = Identity::Key(PrivateKey::generate().unwrap());
-        let code = pairing::Code::random().unwrap();
+        let code = pairing::PairingCode::random().unwrap();
         // It accepts and closes, as if no receiver were there.
         let closing = std::thread::spawn(move || {
             first.accept().unwrap().0.read_exact(&mut [0; 8]).unwrap();

@@ -17,12 +17,12 @@ use common::{Gateway, member};
 mod common;
 
 const KIND: &str = "tcp";
-/// Octets that have arrived before anything is done to a gateway.
+/// Bytes that have arrived before anything is done to a gateway.
 const BEFORE: usize = 1 << 20;
 /// How long programs at the gateway that lives are looked at.
 const QUIET: Duration = Duration::from_millis(500);
 
-/// What the far gateway is told.
+/// The configuration of the far gateway.
 fn far(listen: &str) -> String {
     member(KIND, listen, "exit = ['127.0.0.1']")
 }
@@ -148,7 +148,7 @@ fn kill(killed: Side, from: Side, is_busy: bool) {
     path.gateway(killed).kill();
     let case = format!("killed {killed:?}, from {from:?}, busy {is_busy}");
     let (close, distant) = (path.program(killed), path.program(killed.other()));
-    // A reset is told once: to whoever is sending, where there is somebody.
+    // The kernel reports a reset once: to a sender, if there is one.
     let (sending_close, sending_distant) = match killed == from {
         true => (sending, None),
         false => (None, sending),

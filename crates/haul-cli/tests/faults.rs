@@ -29,7 +29,7 @@ impl Counts<'_> {
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
-    /// Memory of its own that it has touched, octets: not what it shares, its program and what that
+    /// Memory of its own that it has touched, bytes: not what it shares, its program and what that
     /// is linked with.
     fn resident(&self) -> u64 {
         (self.status("RssAnon:") + self.status("RssShmem:")) << 10
@@ -188,7 +188,7 @@ impl Transfer {
         transfer
     }
 
-    /// Octets go there and back now.
+    /// Bytes pass in both directions now.
     fn assert_going_on(&self) {
         let before = self.rounds.load(Ordering::SeqCst);
         let until = Instant::now() + Duration::from_secs(30);
@@ -253,7 +253,7 @@ fn a_far_end_without_descriptors_refuses_with_a_line_and_recovers() {
     assert_eq!(refused, ErrorKind::ConnectionReset);
     let line = far.said("Too many open files");
     assert!(line.ends_with("refused"), "{line}");
-    // Nor can anybody come in who is new, and who waits gets in at last.
+    // New connections are refused, and a waiting one is served in the end.
     let another = near_gateway("tcp", far.sessions_at(), echo_server());
     let waits = std::thread::spawn({
         let door = another.door_at();
@@ -452,7 +452,7 @@ fn ten_thousand_connections_that_come_and_go_leave_nothing() {
     for (counts, before) in gateways.iter().zip(resident) {
         let more = counts.resident().saturating_sub(before);
         println!("{} octets more after {ROUNDS} connections", more);
-        // Two hundred octets of each would be more.
+        // Two hundred bytes of each would be more.
         assert!(more < 2 << 20, "{more} octets more");
     }
 }

@@ -75,7 +75,7 @@ fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Octets that depend on where they are.
+/// Bytes that depend on their place.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len as u64)
         .map(|at| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
@@ -98,7 +98,7 @@ fn exchange(door: SocketAddr, octets: &[u8], half_way: impl FnOnce()) -> std::io
             half_way();
             reader.read_to_end(&mut got)
         });
-        // A reset is told once, to whichever of the two asks first; the other sees an end.
+        // The kernel reports a reset once, to the first of the two calls; the other sees an end.
         let sent = sending.join().unwrap();
         received.and(sent).map(|()| got)
     })

@@ -161,7 +161,7 @@ impl Hello {
         let (chosen, mismatch) = match config.tls.choose(&accepted.client_hello()) {
             Ok(chosen) => chosen,
             Err(fault) => {
-                // RFC 8446 §6.2: a fatal alert. Nothing else can be told without an identity.
+                // RFC 8446 §6.2: a fatal alert. Without an identity nothing else can be sent.
                 let reason = match fault.code {
                     Code::NotHaul => AlertDescription::NoApplicationProtocol,
                     _ => AlertDescription::HandshakeFailure,

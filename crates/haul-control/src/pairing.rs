@@ -13,7 +13,7 @@ use aws_lc_rs::hmac;
 use spake2::{Ed25519Group, Identity, Password, Spake2};
 
 use crate::connection::Connection;
-use crate::fault::{Code as FaultCode, Fault};
+use crate::fault::{Code, Fault};
 use crate::identity::{PeerIdentity, PublicKey};
 use crate::lock;
 use crate::server::{Client, Service};
@@ -38,19 +38,16 @@ const CLIENTS_MAX: usize = 16;
 
 /// A code: eight decimal digits.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Code([u8; DIGITS]);
+pub struct PairingCode([u8; DIGITS]);
 
-impl Code {
+impl PairingCode {
     /// Draws a code.
     ///
     /// # Errors
     /// If the system has no random bytes.
     pub fn random() -> Result<Self, Fault> {
         let bytes = haul_io::random::bytes::<8>().map_err(|error| {
-            Fault::new(
-                FaultCode::Other,
-                format!("cannot read random bytes: {error}"),
-            )
+            Fault::new(Code::Other, format!("cannot read random bytes: {error}"))
         })?;
         // The remainder favours none by more than 1 in 10^11.
         let mut number = u64::from_ne_bytes(bytes);
@@ -76,13 +73,13 @@ impl Code {
             .filter(|digits| digits.iter().all(u8::is_ascii_digit))
             .map(Self)
             .ok_or_else(|| {
-                Fault::new(FaultCode::NotAuthenticated, "that is no code")
+                Fault::new(Code::NotAuthenticated, "that is no code")
                     .hint("a code is eight digits, as haul receive prints it")
             })
     }
 }
 
-impl fmt::Display for Code {
+impl fmt::Display for PairingCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (first, second) = self.0.split_at(DIGITS / 2);
         for (part, end) in [(first, "-"), (second, "")] {
@@ -93,9 +90,9 @@ impl fmt::Display for Code {
     }
 }
 
-impl fmt::Debug for Code {
+impl fmt::Debug for PairingCode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Code")
+        f.write_str("PairingCode")
     }
 }
 
@@ -112,7 +109,7 @@ struct Run {
 }
 
 impl Run {
-    fn start(code: &Code, binding: &[u8; 32], is_client: bool) -> Self {
+    fn start(code: &PairingCode, binding: &[u8; 32], is_client: bool) -> Self {
         let password = Password::new(code.0);
         let name = |role: &[u8]| Identity::new(&[role, binding].concat());
         let (client, receiver) = (name(b"haul client"), name(b"haul receiver"));
@@ -148,7 +145,7 @@ fn equal(ours: &[u8; PROOF], theirs: &[u8]) -> bool {
 }
 
 fn wrong_code() -> Fault {
-    Fault::new(FaultCode::NotAuthenticated, "the code is wrong").hint(
+    Fault::new(Code::NotAuthenticated, "the code is wrong").hint(
         "compare it with what haul receive prints; if it is right, somebody is between both ends",
     )
 }
@@ -156,8 +153,8 @@ fn wrong_code() -> Fault {
 /// Proves the code as the client, and has the receiver prove it. Returns the receiver's key.
 ///
 /// # Errors
-/// [`FaultCode::NotAuthenticated`] for a wrong code; else the connection's.
-pub fn prove(connection: &mut Connection, code: &Code) -> Result<PublicKey, Fault> {
+/// [`Code::NotAuthenticated`] for a wrong code; else the connection's.
+pub fn prove(connection: &mut Connection, code: &PairingCode) -> Result<PublicKey, Fault> {
     let binding = connection.export(LABEL, b"")?;
     let run = Run::start(code, &binding, true);
     connection.send(&run.message)?;
@@ -176,7 +173,7 @@ pub fn prove(connection: &mut Connection, code: &Code) -> Result<PublicKey, Faul
 
 /// A receiver that waits for the one client that knows its code.
 pub struct Desk {
-    code: Code,
+    code: PairingCode,
     until: Instant,
     state: Mutex<State>,
     clients: AtomicUsize,
@@ -207,7 +204,7 @@ impl Desk {
     /// Waits until `until` for a client with this code; `changed` learns of each attempt.
     #[must_use]
     pub fn new(
-        code: Code,
+        code: PairingCode,
         until: Instant,
         changed: impl Fn(&Outcome) + Send + Sync + 'static,
     ) -> Self {
@@ -302,7 +299,7 @@ const USED: &str = "another sender has used the code";
 const AGAIN: &str = "start haul receive again for another code";
 
 fn over(text: &str) -> Fault {
-    Fault::new(FaultCode::NotAuthenticated, text).hint(AGAIN)
+    Fault::new(Code::NotAuthenticated, text).hint(AGAIN)
 }
 
 impl Service for Desk {
@@ -315,10 +312,8 @@ impl Service for Desk {
         let result = if others < CLIENTS_MAX {
             self.pair(&mut client.connection)
         } else {
-            Err(
-                Fault::new(FaultCode::ServerBusy, "too many senders enter codes")
-                    .hint("try again in 10 s"),
-            )
+            Err(Fault::new(Code::ServerBusy, "too many senders enter codes")
+                .hint("try again in 10 s"))
         };
         match result {
             Ok(key) => (self.changed)(&Outcome::Paired(key)),
@@ -346,7 +341,7 @@ mod tests {
         let (near, far) = join(&client, &ServerConfig::insecure().unwrap());
         let (mut near, mut far) = (near.unwrap(), far.unwrap());
         far.receive().unwrap();
-        let (closer, code) = (far.closer(), Code::random().unwrap());
+        let (closer, code) = (far.closer(), PairingCode::random().unwrap());
         let desk = Desk::new(
             code.clone(),
             Instant::now() + Duration::from_secs(60),
@@ -372,7 +367,11 @@ mod tests {
 
     fn both(client: (&str, u8), receiver: (&str, u8)) -> (Proofs, Proofs) {
         let start = |(code, binding): (&str, u8), is_client| {
-            Run::start(&Code::parse(code).unwrap(), &[binding; 32], is_client)
+            Run::start(
+                &PairingCode::parse(code).unwrap(),
+                &[binding; 32],
+                is_client,
+            )
         };
         let (client, receiver) = (start(client, true), start(receiver, false));
         let (to_receiver, to_client) = (client.message.clone(), receiver.message.clone());
@@ -405,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_reflected_message_proves_nothing() {
-        let code = Code::parse("00000000").unwrap();
+        let code = PairingCode::parse("00000000").unwrap();
         let run = Run::start(&code, &[1; 32], true);
         let own = run.message.clone();
         assert!(run.finish(&own).is_err());
@@ -415,15 +414,15 @@ mod tests {
 
     #[test]
     fn a_code_is_eight_digits_however_it_is_typed() {
-        let code = Code::random().unwrap();
-        assert_eq!(Code::parse(&format!(" {code}\n")).unwrap(), code);
+        let code = PairingCode::random().unwrap();
+        assert_eq!(PairingCode::parse(&format!(" {code}\n")).unwrap(), code);
         assert_eq!(
-            Code::parse("1 2 3 4-5678").unwrap().to_string(),
+            PairingCode::parse("1 2 3 4-5678").unwrap().to_string(),
             "1234-5678"
         );
-        assert_eq!(format!("{code:?}"), "Code");
+        assert_eq!(format!("{code:?}"), "PairingCode");
         for bad in ["", "1234567", "123456789", "1234567x", "１２３４５６７８"] {
-            assert_eq!(Code::parse(bad).unwrap_err().exit(), 12, "{bad}");
+            assert_eq!(PairingCode::parse(bad).unwrap_err().exit(), 12, "{bad}");
         }
     }
 }

@@ -112,7 +112,7 @@ mod tests {
             penalties.add([0x2001, 0xdb8, 1, network, 0, 0, 0, 1].into(), now);
         }
         assert!(lock(&penalties.0).len() <= SOURCES_MAX);
-        // Who has the longest penalty keeps it.
+        // The longest penalty stays.
         assert!(
             penalties
                 .left([0x2001, 0xdb8, 0, 0, 9, 9, 9, 9].into(), now)

@@ -33,7 +33,7 @@ const FIRST: usize = 8;
 /// How often the rights of served clients are examined again: a date may be over.
 const REVIEW: Duration = Duration::from_secs(60);
 /// Minimum time between log lines about clients that are refused for other reasons than their
-/// identity: those cost a stranger nothing.
+/// identity: those cost an unknown client nothing.
 const QUIET: Duration = Duration::from_secs(60);
 /// Maximum number of pending connections of each kind.
 const PENDING_MAX: usize = 256;

@@ -82,7 +82,7 @@ impl Stream {
         }
     }
 
-    /// Returns whether the peer has ended the connection; false where that cannot be told.
+    /// Returns whether the peer has ended the connection; false where that cannot be known.
     #[must_use]
     pub fn has_hung_up(&self) -> bool {
         notify::has_hung_up(self.input()).unwrap_or(false)

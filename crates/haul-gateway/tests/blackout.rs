@@ -33,7 +33,7 @@ const NEAR: &str = "10.91.1.1";
 const FAR: &str = "10.91.2.1";
 
 impl Path {
-    /// None where this cannot be had.
+    /// None where the host does not provide this.
     fn new() -> Option<Self> {
         let new = || NetNs::new().ok();
         let (near, router, far) = (new()?, new()?, new()?);

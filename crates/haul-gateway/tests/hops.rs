@@ -1,4 +1,4 @@
-//! Which of two gateways is named when a session or a connection through both cannot be had.
+//! Which of two gateways is named when a session or a connection through both cannot be opened.
 #![expect(
     clippy::unwrap_used,
     reason = "what is not there where it must be fails the test"

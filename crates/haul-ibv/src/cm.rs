@@ -3,8 +3,8 @@
 //! An event channel has a thread, which takes the library's events: the steps towards a connection
 //! (address, route, request) are taken there, a connection that ends is flushed there, whether or
 //! not the application looks, and only what concerns the application comes out. The queue pairs are
-//! not librdmacm's: it is told their numbers, and their states are changed here, with the
-//! attributes that it gives.
+//! not librdmacm's: this crate passes their numbers to it, and changes their states with the
+//! attributes that it returns.
 //!
 //! Map: `channel` event channels and their thread · `connection` one that is being made or is there
 //! · `listener` listeners and requests · here what is done about an event.
@@ -34,7 +34,7 @@ pub(crate) fn open_channel(context: Arc<Context>) -> Result<Arc<EventChannel>> {
     EventChannel::new(context, handle)
 }
 
-/// What is to be done about an event, and what the application hears of it.
+/// What to do about an event, and what to report to the application.
 fn handle(channel: &Arc<EventChannel>, notice: Notice) -> Option<CmEvent> {
     if notice.event == event::CONNECT_REQUEST {
         return handle_request(channel, notice);

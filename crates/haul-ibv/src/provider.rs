@@ -33,7 +33,7 @@ struct IbvDevice {
 /// The devices that libibverbs has a driver for.
 ///
 /// # Errors
-/// The list cannot be had.
+/// The list cannot be read.
 pub(crate) fn list(library: &Arc<Library>) -> Result<Vec<Device>> {
     let list = List::new(library)?;
     let devices = list.iter().map(|device| {

@@ -411,8 +411,8 @@ pub(crate) fn probe_inline(context: &Context) -> u32 {
 }
 
 impl QpEvents for Qp {
-    /// A work request of this queue pair has ended badly. Over RoCE nobody but this end knows: the
-    /// connection manager is told to end the connection, and both ends hear of it.
+    /// A work request of this queue pair has failed. Over RoCE only this end knows: it has the
+    /// connection manager end the connection, which notifies both ends.
     fn on_failed(&self, completion: &WorkCompletion) {
         let before = self.known_state();
         self.set_state(QpState::Err);
@@ -454,7 +454,7 @@ impl Drop for Qp {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(connection) = &connection {
-            // The peer is told; whether that works out changes nothing here.
+            // Notifies the peer; whether that succeeds changes nothing here.
             let _ = connection.disconnect();
         }
         // SAFETY: nobody else holds the queue pair; it is destroyed once.

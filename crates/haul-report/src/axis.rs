@@ -13,7 +13,7 @@ pub enum Scale {
 
 /// What values of an axis are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum Unit {
     /// A plain number.
     Number,
     /// Bytes, in binary units.
@@ -22,7 +22,7 @@ pub enum Kind {
     Rate,
 }
 
-impl Kind {
+impl Unit {
     /// A value in few characters.
     #[must_use]
     pub fn short(self, value: f64) -> String {
@@ -38,14 +38,14 @@ impl Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     scale: Scale,
-    kind: Kind,
+    unit: Unit,
     low: f64,
     high: f64,
 }
 
 impl Axis {
     /// Takes in all values; `None` where there are none.
-    pub(crate) fn of(scale: Scale, kind: Kind, values: impl Iterator<Item = f64>) -> Option<Self> {
+    pub(crate) fn of(scale: Scale, unit: Unit, values: impl Iterator<Item = f64>) -> Option<Self> {
         let values = values.filter(|value| value.is_finite());
         let shown = values.filter(|value| scale == Scale::Linear || *value > 0.0);
         let ends = shown.fold(None, |ends: Option<(f64, f64)>, value| {
@@ -55,7 +55,7 @@ impl Axis {
         let (low, high) = ends?;
         let (low, high) = match scale {
             Scale::Linear => {
-                let step = step(kind, high - low.min(0.0));
+                let step = step(unit, high - low.min(0.0));
                 (
                     (low.min(0.0) / step).floor() * step,
                     (high / step).ceil().max(1.0) * step,
@@ -69,7 +69,7 @@ impl Axis {
         };
         Some(Self {
             scale,
-            kind,
+            unit,
             low,
             high,
         })
@@ -79,10 +79,10 @@ impl Axis {
     /// and begins with the smallest where zero is far from it.
     pub(crate) fn tight(
         scale: Scale,
-        kind: Kind,
+        unit: Unit,
         values: impl Iterator<Item = f64> + Clone,
     ) -> Option<Self> {
-        let mut axis = Self::of(scale, kind, values.clone())?;
+        let mut axis = Self::of(scale, unit, values.clone())?;
         if scale == Scale::Linear {
             let low = values.clone().fold(f64::INFINITY, f64::min);
             axis.high = values.fold(f64::NEG_INFINITY, f64::max);
@@ -121,7 +121,7 @@ impl Axis {
         };
         match self.scale {
             Scale::Linear => {
-                let step = step(self.kind, self.high - self.low);
+                let step = step(self.unit, self.high - self.low);
                 counted((self.low / step).ceil() * step, step)
             }
             Scale::PowersOfTwo => {
@@ -147,11 +147,11 @@ impl Axis {
 }
 
 /// A round distance between marks: about six fit into `range`.
-fn step(kind: Kind, range: f64) -> f64 {
+fn step(unit: Unit, range: f64) -> f64 {
     if range <= 0.0 || !range.is_finite() {
         return 1.0;
     }
-    if kind == Kind::Bytes {
+    if unit == Unit::Bytes {
         return (range / 6.0).max(1.0).log2().ceil().exp2();
     }
     let power = 10_f64.powf((range / 6.0).log10().floor());
@@ -229,13 +229,13 @@ mod tests {
 
     #[test]
     fn a_linear_axis_begins_at_zero_and_ends_at_a_round_value() {
-        let axis = Axis::of(Scale::Linear, Kind::Number, [3.0, 9.4].into_iter()).unwrap();
+        let axis = Axis::of(Scale::Linear, Unit::Number, [3.0, 9.4].into_iter()).unwrap();
         assert_eq!((axis.low, axis.high), (0.0, 10.0));
         assert_eq!(axis.marks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!(axis.place(5.0), 0.5);
-        assert!(Axis::of(Scale::Linear, Kind::Number, std::iter::empty()).is_none());
+        assert!(Axis::of(Scale::Linear, Unit::Number, std::iter::empty()).is_none());
         assert_eq!(
-            Axis::of(Scale::Linear, Kind::Number, [0.0].into_iter())
+            Axis::of(Scale::Linear, Unit::Number, [0.0].into_iter())
                 .unwrap()
                 .place(0.0),
             0.0
@@ -244,22 +244,22 @@ mod tests {
 
     #[test]
     fn bytes_have_binary_marks_and_time_begins_at_zero() {
-        let axis = Axis::of(Scale::Linear, Kind::Bytes, [25e6].into_iter()).unwrap();
+        let axis = Axis::of(Scale::Linear, Unit::Bytes, [25e6].into_iter()).unwrap();
         assert_eq!(bytes(axis.marks()[1]), "4 MiB");
-        let axis = Axis::tight(Scale::Linear, Kind::Number, [0.2, 4.0].into_iter()).unwrap();
+        let axis = Axis::tight(Scale::Linear, Unit::Number, [0.2, 4.0].into_iter()).unwrap();
         assert_eq!((axis.low, axis.high), (0.0, 4.0));
-        let axis = Axis::tight(Scale::Linear, Kind::Number, [3.0, 4.0].into_iter()).unwrap();
+        let axis = Axis::tight(Scale::Linear, Unit::Number, [3.0, 4.0].into_iter()).unwrap();
         assert_eq!((axis.low, axis.high), (3.0, 4.0));
     }
 
     #[test]
     fn powers_lie_evenly() {
-        let axis = Axis::of(Scale::PowersOfTwo, Kind::Bytes, [1.0, 1024.0].into_iter()).unwrap();
+        let axis = Axis::of(Scale::PowersOfTwo, Unit::Bytes, [1.0, 1024.0].into_iter()).unwrap();
         assert_eq!(axis.place(32.0), 0.5);
         assert_eq!(axis.marks().len(), 11);
         let axis = Axis::of(
             Scale::PowersOfTen,
-            Kind::Rate,
+            Unit::Rate,
             [0.0, 20.0, 900.0].into_iter(),
         )
         .unwrap();

@@ -1,6 +1,6 @@
 //! Pictures: lines with bands, bars of parts, heat maps.
 
-use crate::axis::{Axis, Kind, Scale};
+use crate::axis::{Axis, Scale, Unit};
 use crate::svg::{COLOURS, escaped, text};
 
 const WIDTH: f64 = 860.0;
@@ -15,17 +15,17 @@ pub struct Dimension {
     /// How values lie.
     pub scale: Scale,
     /// What they are.
-    pub kind: Kind,
+    pub unit: Unit,
 }
 
 impl Dimension {
     /// Evenly, in plain numbers.
     #[must_use]
-    pub fn linear(name: &str, kind: Kind) -> Self {
+    pub fn linear(name: &str, unit: Unit) -> Self {
         Self {
             name: name.into(),
             scale: Scale::Linear,
-            kind,
+            unit,
         }
     }
 }
@@ -100,10 +100,10 @@ impl Lines {
     #[must_use]
     pub fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
-        let x = Axis::tight(self.x.scale, self.x.kind, points().map(|point| point.x));
+        let x = Axis::tight(self.x.scale, self.x.unit, points().map(|point| point.x));
         let y = Axis::of(
             self.y.scale,
-            self.y.kind,
+            self.y.unit,
             points().flat_map(|point| [point.y, point.low, point.high]),
         );
         let (Some(x), Some(y)) = (x, y) else {
@@ -163,11 +163,11 @@ impl Lines {
                 y + 4.0,
                 "small",
                 "end",
-                &self.y.kind.short(mark),
+                &self.y.unit.short(mark),
             );
         }
         for mark in frame.x.marks() {
-            let words = self.x.kind.short(mark);
+            let words = self.x.unit.short(mark);
             svg += &text(
                 frame.across(mark),
                 frame.bottom + 18.0,
@@ -218,8 +218,8 @@ impl Lines {
             let told = format!(
                 "{} {}: {}",
                 series.name,
-                self.x.kind.short(point.x),
-                self.y.kind.short(point.y)
+                self.x.unit.short(point.x),
+                self.y.unit.short(point.y)
             );
             svg += &format!(
                 "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\" {}><title>{}</title></circle>\n",
@@ -336,7 +336,7 @@ pub struct Heat {
     /// What stands upwards.
     pub y: String,
     /// What the values are.
-    pub kind: Kind,
+    pub unit: Unit,
     /// Columns, from left to right.
     pub columns: Vec<String>,
     /// Rows, from below, each with a value for each column, if it was measured.
@@ -375,7 +375,7 @@ impl Heat {
                 };
                 let share = (value / most).clamp(0.0, 1.0);
                 let ink = if share > 0.55 { "onDark" } else { "onLight" };
-                let words = self.kind.short(*value);
+                let words = self.unit.short(*value);
                 svg += &format!(
                     "<rect fill=\"{}\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{:.1}\" height=\"{:.1}\"><title>{}</title></rect>\n",
                     heat(share),
@@ -461,8 +461,8 @@ mod tests {
         };
         Lines {
             title: "<Goodput>".into(),
-            x: Dimension::linear("streams", Kind::Number),
-            y: Dimension::linear("goodput", Kind::Rate),
+            x: Dimension::linear("streams", Unit::Number),
+            y: Dimension::linear("goodput", Unit::Rate),
             series: vec![
                 Series {
                     name: "tcp & co".into(),
@@ -518,7 +518,7 @@ mod tests {
             title: "T(d, n)".into(),
             x: "streams".into(),
             y: "delay".into(),
-            kind: Kind::Rate,
+            unit: Unit::Rate,
             columns: vec!["1".into(), "2".into()],
             rows: vec![
                 ("10 ms".into(), vec![Some(1e9), None]),

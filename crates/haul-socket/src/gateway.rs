@@ -319,7 +319,7 @@ impl fmt::Debug for Told {
     }
 }
 
-/// Why a connection cannot be had.
+/// Why a connection cannot be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure {
     /// No way leads through the gateways.
@@ -383,13 +383,13 @@ impl Calls {
         });
         let deliver = Deliver(Arc::new(deliver));
         let path = path(table, run);
-        let mailbox = mailbox(&path)?;
+        let calls = control_socket(&path)?;
         let is_over = Arc::new(AtomicBool::new(false));
         let (own, ending) = (Arc::clone(&side), Arc::clone(&is_over));
         let taking = deliver.clone();
         let serve = move || {
             while !ending.load(Ordering::Acquire) {
-                if let Some((socket, message)) = receive(&mailbox, &own.table, run) {
+                if let Some((socket, message)) = receive(&calls, &own.table, run) {
                     taking.call(&own, socket, message, None);
                 }
             }
@@ -483,7 +483,7 @@ pub(crate) fn clear_error(socket: &OwnedFd) {
 }
 
 /// A socket at `path` that nobody but this user can send to.
-fn mailbox(path: &std::path::Path) -> io::Result<OwnedFd> {
+fn control_socket(path: &std::path::Path) -> io::Result<OwnedFd> {
     let socket = unix_socket()?;
     // The socket's mode becomes the file's.
     rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(0o600))?;
@@ -510,12 +510,12 @@ fn wake(path: &std::path::Path) -> io::Result<()> {
 }
 
 /// The next call, if what comes is one.
-fn receive(mailbox: &OwnedFd, table: &Table, run: u32) -> Option<(OwnedFd, Message)> {
+fn receive(calls: &OwnedFd, table: &Table, run: u32) -> Option<(OwnedFd, Message)> {
     let mut octets = [0; MESSAGE_LEN];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(&mut octets)];
-    let received = net::recvmsg(mailbox, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let received = net::recvmsg(calls, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC);
     let descriptors = control.drain().flat_map(|message| match message {
         RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
         _ => Vec::new(),

@@ -226,15 +226,15 @@ pub(crate) struct Socket {
     pub(crate) carried_in: AtomicU64,
     pub(crate) plain_out: AtomicU64,
     pub(crate) plain_in: AtomicU64,
-    /// Both halves of a stream, for `stream`.
-    pub(crate) tx: Half,
-    pub(crate) rx: Half,
+    /// Both directions of a stream, for `stream`.
+    pub(crate) tx: Direction,
+    pub(crate) rx: Direction,
 }
 
 /// What one direction of a stream must remember, across `fork` and `exec`.
 #[repr(C)]
 #[derive(Debug, Default)]
-pub(crate) struct Half {
+pub(crate) struct Direction {
     /// Thread that has it, or 0.
     pub(crate) lock: AtomicU32,
     pub(crate) words: [AtomicU32; 24],
@@ -300,9 +300,10 @@ impl Socket {
         }
         self.local.store([0; 5]);
         self.remote.store([0; 5]);
-        for half in [&self.tx, &self.rx] {
-            half.lock.store(0, Ordering::Relaxed);
-            half.words
+        for direction in [&self.tx, &self.rx] {
+            direction.lock.store(0, Ordering::Relaxed);
+            direction
+                .words
                 .iter()
                 .for_each(|word| word.store(0, Ordering::Relaxed));
         }

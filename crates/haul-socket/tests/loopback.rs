@@ -180,7 +180,7 @@ impl Drop for Sock {
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "sixteen octets")]
+#[expect(clippy::cast_possible_truncation, reason = "sixteen bytes")]
 const LEN: libc::socklen_t = size_of::<libc::sockaddr_in>() as libc::socklen_t;
 
 fn raw(address: SocketAddrV4) -> libc::sockaddr_in {

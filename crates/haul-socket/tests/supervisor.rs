@@ -196,7 +196,7 @@ fn a_static_program_sees_connections_as_the_kernel_makes_them() {
     assert_eq!((ran.code, ran.out.as_str()), (Some(0), "end\n"));
 }
 
-/// Who takes calls, and drains what is under way, ends although some wait for an answer.
+/// The thread that takes calls and drains ends although some calls wait for an answer.
 #[test]
 fn a_call_that_waits_does_not_hold_who_takes_calls() {
     let folder = tempfile::tempdir().unwrap();

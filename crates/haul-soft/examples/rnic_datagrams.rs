@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release -p haul-soft --example rnic_datagrams -- lat` in one place; for bandwidth
 //! `target ADDR` or `sink ADDR` in one, and `write ADDR SECONDS [BYTES]` or `spout ADDR SECONDS` in
-//! another: loopback, or two namespaces. `write` is told the target's number and key on a port
+//! another: loopback, or two namespaces. `write` reads the target's number and key on a port
 //! beside its own. 256 MiB of memory at both ends: colder than any cache.
 #![expect(
     clippy::disallowed_methods,

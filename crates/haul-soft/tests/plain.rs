@@ -63,7 +63,7 @@ fn octet(at: usize) -> u8 {
     at.wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
 }
 
-/// Octets that one end sends, in pieces of `piece`, and what of it has come to the other.
+/// Bytes that one end sends, in pieces of `piece`, and what of it has come to the other.
 struct Flow {
     total: usize,
     piece: usize,

@@ -49,7 +49,7 @@ fn octet(at: usize) -> u8 {
     at.wrapping_mul(0x9e37_79b1).to_le_bytes()[3]
 }
 
-/// Sends so many octets in pieces.
+/// Sends so many bytes in pieces.
 fn send(stream: &Stream, total: usize, piece: usize) {
     let mut at = 0;
     while at < total {

@@ -207,7 +207,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // What the device says against it cannot be told here; `dereg` can.
+        // An error of the device cannot be returned here; `dereg` returns it.
         let _ = self.ops.dereg();
     }
 }

@@ -13,7 +13,7 @@ use haul_control::stream::Stream;
 use haul_io::file::Dir;
 use haul_seal::Cipher;
 
-use crate::channel::{Kind, Opening, Setup, Ticket, udt};
+use crate::channel::{ChannelKind, Opening, Setup, Ticket, udt};
 use crate::choice::Choice;
 use crate::entry::Entry;
 use crate::fault::{Code, Fault};
@@ -385,20 +385,20 @@ struct Session {
 fn check_channel(config: &Config) -> Result<(), Fault> {
     if config.dialer.is_some() {
         let what = match (config.channel, &config.congestion) {
-            (Kind::Tcp, None) => return Ok(()),
-            (Kind::Tcp, Some(_)) => "the congestion control between gateways is theirs",
-            (Kind::Udt, _) => "gateways carry TCP, not the udt channel",
+            (ChannelKind::Tcp, None) => return Ok(()),
+            (ChannelKind::Tcp, Some(_)) => "the congestion control between gateways is theirs",
+            (ChannelKind::Udt, _) => "gateways carry TCP, not the udt channel",
         };
         return Err(Fault::new(Code::Usage, what).hint("leave the option out"));
     }
     let what = match (config.channel, &config.congestion) {
-        (Kind::Tcp, _) => return Ok(()),
-        (Kind::Udt, _) if config.streams > 1 => "has one stream and needs no more",
-        (Kind::Udt, Some(_)) if config.rate_bps.is_some() => {
+        (ChannelKind::Tcp, _) => return Ok(()),
+        (ChannelKind::Udt, _) if config.streams > 1 => "has one stream and needs no more",
+        (ChannelKind::Udt, Some(_)) if config.rate_bps.is_some() => {
             "keeps a declared rate, without another control"
         }
-        (Kind::Udt, Some(name)) => return udt::control(name).map(drop),
-        (Kind::Udt, None) => return Ok(()),
+        (ChannelKind::Udt, Some(name)) => return udt::control(name).map(drop),
+        (ChannelKind::Udt, None) => return Ok(()),
     };
     let fault = Fault::new(Code::Usage, format!("the udt channel {what}"));
     Err(fault.hint("leave the option out, or say --channel tcp"))

@@ -68,8 +68,8 @@ pub fn refused_hint(server: &str, address: IpAddr) -> String {
         format!("start '{server}' there, or give its port with --port")
     } else {
         format!(
-            "start '{server} --listen ADDR' there (without --listen it serves its own host only), or \
-             give its port with --port"
+            "start '{server} --listen ADDR' there, or give its port with --port; without --listen it \
+             serves its own host only"
         )
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use haul::channel::Kind;
+use haul::channel::ChannelKind;
 use haul::choice::Choice;
 use haul::client::{self, Config, Policy, Selection};
 use haul::fault::{Code, Fault};
@@ -95,13 +95,13 @@ impl Place {
         self.dir.path().join(name)
     }
 
-    fn config(&self, kind: Kind, key: &PrivateKey, trusted: PublicKey) -> Config {
+    fn config(&self, kind: ChannelKind, key: &PrivateKey, trusted: PublicKey) -> Config {
         let trust = Trust::Keys(vec![trusted]);
         Config {
             host: self.server.ip().to_string(),
             port: self.server.port(),
             channel: kind,
-            streams: if kind == Kind::Tcp { 3 } else { 1 },
+            streams: if kind == ChannelKind::Tcp { 3 } else { 1 },
             rate_bps: None,
             congestion: None,
             connect_timeout: Duration::from_secs(20),
@@ -156,7 +156,11 @@ fn fill(path: &Path, len: usize) -> Vec<u8> {
 #[test]
 fn files_go_both_ways_over_sealed_channels_of_both_kinds() {
     let place = Place::new();
-    for (kind, len) in [(Kind::Tcp, 5 << 20), (Kind::Udt, 3 << 20), (Kind::Udt, 0)] {
+    for (kind, len) in [
+        (ChannelKind::Tcp, 5 << 20),
+        (ChannelKind::Udt, 3 << 20),
+        (ChannelKind::Udt, 0),
+    ] {
         let content = fill(&place.path("client/a"), len + 77);
         let config = place.config(kind, &place.admitted, place.key);
         let summary = place.send(&config).unwrap();
@@ -179,7 +183,7 @@ fn files_go_both_ways_over_sealed_channels_of_both_kinds() {
 fn a_channel_without_encryption_is_refused_with_a_line_at_both_ends() {
     let place = Place::new();
     fill(&place.path("client/a"), 1000);
-    for kind in [Kind::Tcp, Kind::Udt] {
+    for kind in [ChannelKind::Tcp, ChannelKind::Udt] {
         let config = Config {
             sealed: false,
             ..place.config(kind, &place.admitted, place.key)
@@ -201,13 +205,13 @@ fn an_unknown_client_and_an_unknown_server_are_refused_with_a_line_at_both_ends(
     fill(&place.path("client/a"), 1000);
     let other = PrivateKey::generate().unwrap();
     let fault = place
-        .send(&place.config(Kind::Tcp, &other, place.key))
+        .send(&place.config(ChannelKind::Tcp, &other, place.key))
         .unwrap_err();
     assert_eq!((fault.code, fault.exit()), (Code::NotAuthenticated, 12));
     assert!(fault.text.contains("is not in the list of keys"), "{fault}");
     place.wait_for_log("is not in the list of keys");
     let fault = place
-        .send(&place.config(Kind::Tcp, &place.admitted, other.public()))
+        .send(&place.config(ChannelKind::Tcp, &place.admitted, other.public()))
         .unwrap_err();
     assert_eq!((fault.code, fault.exit()), (Code::NotAuthenticated, 12));
     assert!(fault.text.contains(&place.key.to_string()), "{fault}");
@@ -223,7 +227,7 @@ fn one_who_may_only_drop_files_chooses_no_directory_replaces_nothing_and_hides_n
     std::fs::create_dir(place.path("server/bin")).unwrap();
     fill(&place.path("client/.profile"), 1000);
     fill(&place.path("client/a"), 1000);
-    let config = place.config(Kind::Tcp, &place.admitted, place.key);
+    let config = place.config(ChannelKind::Tcp, &place.admitted, place.key);
     let send = |name: &str, to: &[u8]| {
         let from = Selection::of(vec![place.path("client").join(name)]);
         client::send(&config, &from, to, POLICY, &Silent)
@@ -261,7 +265,7 @@ fn one_without_rights_takes_no_place() {
         ..Rights::all("known")
     });
     fill(&place.path("client/a"), 1000);
-    let config = place.config(Kind::Tcp, &place.admitted, place.key);
+    let config = place.config(ChannelKind::Tcp, &place.admitted, place.key);
     let fault = place.send(&config).unwrap_err();
     assert_eq!(fault.code, Code::Refused, "{fault}");
     assert!(fault.text.contains("may not use this server"), "{fault}");

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use haul::channel::Kind;
+use haul::channel::ChannelKind;
 use haul::client::Config;
 use haul::fault::{Code, Fault};
 use haul::fs::entry::{self, Entry};
@@ -56,7 +56,7 @@ impl Place {
         let config = Config {
             host: address.ip().to_string(),
             port: address.port(),
-            channel: Kind::Tcp,
+            channel: ChannelKind::Tcp,
             streams: 1,
             rate_bps: None,
             congestion: None,

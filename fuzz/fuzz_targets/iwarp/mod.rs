@@ -78,7 +78,7 @@ struct Segment {
     own: [u8; 8],
     len: u16,
     bad_crc: bool,
-    /// Octets at a time; none is all at once.
+    /// Bytes at a time; none is all at once.
     cut: u8,
 }
 

@@ -8,7 +8,7 @@ use haul_control::trust::ClientConfig;
 use haul_report::machine::Machine;
 use haul_verbs::Device;
 
-use super::engine::Engine as Streams;
+use super::engine::StreamSet;
 use super::plan::{Engine, Plan};
 use super::record::Run;
 use super::session::{Progress, Role, Session};
@@ -17,7 +17,7 @@ use super::{tcp, udp, udt};
 use crate::control::{self, Control, Message, Reach};
 use crate::error::verb;
 use crate::plan::{Op, Service, Wire};
-use crate::report::{Observer as VerbsObserver, Row, Summary};
+use crate::report::{Row, Summary, VerbsObserver};
 
 /// Opens a device with the transport of a plan.
 pub type Devices<'a> = &'a (dyn Fn(Service, &Wire) -> Result<Device, Fault> + Sync);
@@ -99,7 +99,7 @@ fn converse(
     progress: &dyn Fn(Progress),
 ) -> Result<Found, Fault> {
     let (ports, token, machine) = match control.receive()? {
-        Message::Doors {
+        Message::Listening {
             ports,
             token,
             machine,
@@ -139,7 +139,7 @@ fn connect(
     peer: SocketAddr,
     ports: &[u16],
     token: u64,
-) -> Result<Box<dyn Streams>, Fault> {
+) -> Result<Box<dyn StreamSet>, Fault> {
     let port = || {
         let first = ports.first().copied();
         first.ok_or_else(|| Fault::protocol("the server has no port for data"))

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use haul_report::axis::{Kind as Unit, bytes, number, rate};
+use haul_report::axis::{Unit, bytes, number, rate};
 use haul_report::chart::{Bars, Dimension, Lines, Point, Series};
 use haul_report::page::Page;
 use haul_report::stats::{Spread, median};

@@ -45,7 +45,7 @@ impl Announced {
 }
 
 /// Connected streams. One thread sends or receives, another may sample or cancel.
-pub(crate) trait Engine: Sync {
+pub(crate) trait StreamSet: Sync {
     /// Sends until the budget is spent and the transport has taken all.
     fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure>;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use haul::fault::{Code, Fault};
 use haul_report::machine::Machine;
 
-use super::engine::Engine as Streams;
+use super::engine::StreamSet;
 use super::patience::Patience;
 use super::plan::{Engine, Plan};
 use super::session::{Role, Session};
@@ -62,7 +62,7 @@ fn open(
     control: &Control,
     ip: IpAddr,
     plan: &Plan,
-) -> Result<Box<dyn Streams>, Fault> {
+) -> Result<Box<dyn StreamSet>, Fault> {
     let random = haul_io::random::bytes::<8>()
         .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
     let token = u64::from_be_bytes(random);
@@ -73,7 +73,7 @@ fn open(
     };
     let patience = Patience::new(control, OPENING);
     let tell = |ports: Vec<u16>| {
-        control.send(&Message::Doors {
+        control.send(&Message::Listening {
             software: haul::SOFTWARE.into(),
             ports,
             token,

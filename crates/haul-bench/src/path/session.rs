@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use super::account::{Account, Acknowledged, Received, Sample, Sent};
-use super::engine::{Announced, Engine, Run, Streams};
+use super::engine::{Announced, Run, StreamSet, Streams};
 use super::failure::Failure;
 use super::meter::Meter;
 use super::plan::{Medium, PathLimit, Plan};
@@ -61,7 +61,7 @@ enum Done {
 pub(crate) struct Session<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) control: &'a Control,
-    pub(crate) engine: &'a dyn Engine,
+    pub(crate) engine: &'a dyn StreamSet,
     pub(crate) role: &'a Role,
     /// Reported every interval, at the receiver; the server also sends its reports to the client.
     pub(crate) progress: &'a dyn Fn(Progress),
@@ -410,7 +410,7 @@ mod tests {
         })
     }
 
-    impl Engine for Held {
+    impl StreamSet for Held {
         fn send(&self, run: &Run<'_>, _: &SourceStore) -> Result<Streams<Sent>, Failure> {
             while !run.budget.is_over() {
                 std::thread::sleep(Duration::from_millis(1));

@@ -1,6 +1,6 @@
 //! Documents for people: text, one HTML file, CSV.
 
-use haul_report::axis::{Kind as Unit, bytes, number, rate};
+use haul_report::axis::{Unit, bytes, number, rate};
 use haul_report::chart::{Bars, Dimension, Lines, Point, Series};
 use haul_report::page::{Page, csv_line};
 use haul_report::stats::Spread;

@@ -13,7 +13,7 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
-use super::engine::{Engine, Run, Streams, each, open_all};
+use super::engine::{Run, StreamSet, Streams, each, open_all};
 use super::failure::Failure;
 use super::patience::Patience;
 use super::plan::{Plan, ReceiveBy, STREAMS_MAX, SendBy};
@@ -222,7 +222,7 @@ fn configure(plan: &Plan, stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-impl Engine for Tcp {
+impl StreamSet for Tcp {
     fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(

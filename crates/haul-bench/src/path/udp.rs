@@ -18,7 +18,7 @@ use haul_io::poller::set_timer_slack_ns;
 use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, UdpSocket};
 
 use super::account::{Datagrams, Sample, Sent};
-use super::engine::{Engine, Run, Streams, each};
+use super::engine::{Run, StreamSet, Streams, each};
 use super::failure::Failure;
 use super::patience::Patience;
 use super::plan::Plan;
@@ -78,16 +78,16 @@ fn options(plan: &Plan) -> UdpOptions {
     let buffer = plan
         .buffer
         .map_or(BUFFER, |bytes| usize::try_from(bytes).unwrap_or(BUFFER));
-    let mut config = UdpOptions::default();
-    config.recv_buffer_bytes = buffer;
-    config.send_buffer_bytes = buffer;
-    config.gso = plan.gso;
-    config.gro = plan.gso;
-    config
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = buffer;
+    options.send_buffer_bytes = buffer;
+    options.gso = plan.gso;
+    options.gro = plan.gso;
+    options
 }
 
 impl Udp {
-    /// The client's side: sends hellos until `heard` reports that the server has received all of
+    /// The client's side: sends hellos until `heard` returns that the server has received all of
     /// them.
     pub(crate) fn connect(
         plan: &Plan,
@@ -192,7 +192,7 @@ fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
     })
 }
 
-impl Engine for Udp {
+impl StreamSet for Udp {
     fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         each(
             &self.flows,

@@ -16,7 +16,7 @@ use haul_soft::udt::{
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
-use super::engine::{Engine, Run, Streams, each, open_all};
+use super::engine::{Run, StreamSet, Streams, each, open_all};
 use super::failure::Failure;
 use super::patience::Patience;
 use super::plan::{PathLimit, Plan};
@@ -147,7 +147,7 @@ fn identity(token: u64, index: u16) -> Identity {
     }
 }
 
-impl Engine for Udt {
+impl StreamSet for Udt {
     fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(

@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use haul_report::axis::{Kind, Scale, bytes, number, rate};
+use haul_report::axis::{Scale, Unit, bytes, number, rate};
 use haul_report::chart::{Bars, Dimension, Heat, Lines, Point, Series};
 use haul_report::page::Page;
 use haul_report::stats::Spread;
@@ -197,8 +197,8 @@ fn by_engine(
 
 fn by_streams(page: &mut Page, document: &Document) {
     let axes = (
-        Dimension::linear("streams", Kind::Number),
-        Dimension::linear("", Kind::Rate),
+        Dimension::linear("streams", Unit::Number),
+        Dimension::linear("", Unit::Rate),
     );
     let titles = ("Parallel streams", "Goodput by number of streams");
     by_engine(page, document, Section::Streams, titles, axes, |run| {
@@ -207,14 +207,14 @@ fn by_streams(page: &mut Page, document: &Document) {
 }
 
 fn by_message(page: &mut Page, document: &Document) {
-    let powers = |name: &str, scale, kind| Dimension {
+    let powers = |name: &str, scale, unit| Dimension {
         name: name.into(),
         scale,
-        kind,
+        unit,
     };
     let axes = (
-        powers("bytes of a message", Scale::PowersOfTwo, Kind::Bytes),
-        powers("", Scale::PowersOfTen, Kind::Rate),
+        powers("bytes of a message", Scale::PowersOfTwo, Unit::Bytes),
+        powers("", Scale::PowersOfTen, Unit::Rate),
     );
     let titles = ("Message size", "Goodput by message size, one stream");
     let at = |run: &Run| run.plan.message.into();
@@ -264,7 +264,7 @@ fn heat<'a, C: PartialOrd + Copy, R: PartialOrd + Copy>(
         title: title.into(),
         x: x.into(),
         y: y.into(),
-        kind: Kind::Rate,
+        unit: Unit::Rate,
         columns: columns.iter().map(|at| (column.name)(*at)).collect(),
         rows: rows.collect(),
     }
@@ -276,7 +276,7 @@ const STREAMS: Places<u16> = Places {
 };
 const LEVELS: Places<f64> = Places {
     of: level,
-    name: |level| Kind::Number.short(level),
+    name: |level| Unit::Number.short(level),
 };
 
 fn grid(page: &mut Page, document: &Document) {
@@ -293,7 +293,7 @@ fn grid(page: &mut Page, document: &Document) {
         &STREAMS,
         &Places {
             of: |run| run.plan.message,
-            name: |message| Kind::Bytes.short(message.into()),
+            name: |message| Unit::Bytes.short(message.into()),
         },
     );
     page.picture(&chart.svg());
@@ -344,8 +344,8 @@ fn over_distance(page: &mut Page, document: &Document) {
     }
     let chart = Lines {
         title: "Goodput by distance".into(),
-        x: Dimension::linear("round trip, ms", Kind::Number),
-        y: Dimension::linear("", Kind::Rate),
+        x: Dimension::linear("round trip, ms", Unit::Number),
+        y: Dimension::linear("", Unit::Rate),
         series,
     };
     page.picture(&chart.svg());
@@ -372,12 +372,12 @@ fn over_loss(page: &mut Page, document: &Document) {
         x: Dimension {
             name: "share of packets lost (the leftmost is none)".into(),
             scale: Scale::PowersOfTen,
-            kind: Kind::Number,
+            unit: Unit::Number,
         },
         y: Dimension {
             name: String::new(),
             scale: Scale::PowersOfTen,
-            kind: Kind::Rate,
+            unit: Unit::Rate,
         },
         series: series.collect(),
     };
@@ -454,8 +454,8 @@ fn stability(page: &mut Page, document: &Document) {
     }
     let chart = Lines {
         title: "The same, again and again, in turns".into(),
-        x: Dimension::linear("run", Kind::Number),
-        y: Dimension::linear("", Kind::Rate),
+        x: Dimension::linear("run", Unit::Number),
+        y: Dimension::linear("", Unit::Rate),
         series,
     };
     page.picture(&chart.svg());
@@ -496,8 +496,8 @@ fn cross(page: &mut Page, document: &Document) {
     }
     let chart = Lines {
         title: "Goodput beside datagrams that give way to nobody".into(),
-        x: Dimension::linear("UDP that was sent", Kind::Rate),
-        y: Dimension::linear("", Kind::Rate),
+        x: Dimension::linear("UDP that was sent", Unit::Rate),
+        y: Dimension::linear("", Unit::Rate),
         series,
     };
     page.picture(&chart.svg());

@@ -23,7 +23,7 @@ pub(crate) fn run(key: Key) -> ExitCode {
             Ok(())
         }),
         Key::Show(file) => path(&file).and_then(|path| {
-            show(read(&path)?.public());
+            show(read(&path, file.server)?.public());
             Ok(())
         }),
         Key::Trust(trust) => server(&trust.server).and_then(|(host, port)| {
@@ -61,7 +61,7 @@ fn path(file: &KeyFile) -> Result<PathBuf, Fault> {
     }
 }
 
-fn read(path: &std::path::Path) -> Result<PrivateKey, Fault> {
+fn read(path: &std::path::Path, of_server: bool) -> Result<PrivateKey, Fault> {
     PrivateKey::read(path).map_err(|fault| match fault.code {
         Code::FileNotFound => Fault::new(
             fault.code,
@@ -70,7 +70,11 @@ fn read(path: &std::path::Path) -> Result<PrivateKey, Fault> {
                 printable(path.as_os_str().as_encoded_bytes())
             ),
         )
-        .hint("make one with 'haul key new'"),
+        .hint(if of_server {
+            "make one with 'haul key new --server'"
+        } else {
+            "make one with 'haul key new'"
+        }),
         _ => fault,
     })
 }

@@ -106,7 +106,7 @@ fn plan(args: &Rdma) -> Result<Plan, Fault> {
         return Err(Fault::new(Code::Usage, "no power of two is in that range"));
     }
     let longest = sizes.iter().copied().max().unwrap_or(1);
-    // A file has a place of its own for every message that is under way.
+    // A file has a place of its own for every message in flight.
     let depth = match (args.depth, &args.file, args.idle_qps) {
         (Some(depth), None, _) => depth,
         (depth, Some(_), _) => depth.unwrap_or(DEPTH).min((RECEIVES / longest).max(2)),

@@ -44,7 +44,7 @@ pub(crate) fn run(args: &Receive) -> ExitCode {
 }
 
 fn receive(args: &Receive) -> Result<(), Fault> {
-    let code = pairing::Code::random()?;
+    let code = pairing::PairingCode::random()?;
     let until = Instant::now() + args.time;
     let (told, events) = std::sync::mpsc::channel();
     let desk = Arc::new(Desk::new(code.clone(), until, move |outcome| {

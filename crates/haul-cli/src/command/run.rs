@@ -28,7 +28,7 @@ const LIBRARY: &str = "libhaul_preload.so";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long the program's start waits for the session through the gateways.
 const SESSION_PATIENCE: Duration = Duration::from_secs(20);
-/// How long what programs have left under way may take without moving.
+/// How long data in flight may stand still after the application has ended.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
 /// As env(1): the program cannot be started, is not there, or something here failed.
 const CANNOT_START: u8 = 126;
@@ -269,8 +269,8 @@ fn find_library(given: Option<&Path>) -> Result<PathBuf> {
         .find_map(|place| folder.join(place).join(LIBRARY).canonicalize().ok());
     found.with_context(|| {
         format!(
-            "cannot find {LIBRARY}, neither beside {} nor in ../lib: install all files of the package, or name the \
-             library with --preload or HAUL_PRELOAD",
+            "cannot find {LIBRARY}, neither beside {} nor in ../lib/haul or ../lib: install all files of the \
+             package, or name the library with --preload or HAUL_PRELOAD",
             own.display()
         )
     })

@@ -129,7 +129,7 @@ fn reload(files: &ServerFiles, server: &control::Server) {
 fn drain(server: &Arc<control::Server>, patience: Duration) {
     server.drain();
     tell(&format!(
-        "draining: {} sessions run; a second SIGTERM ends them",
+        "draining; sessions that still run: {}; a second SIGTERM ends them",
         server.sessions()
     ));
     let server = Arc::clone(server);

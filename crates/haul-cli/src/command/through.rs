@@ -18,7 +18,7 @@ use crate::provider;
 /// How long gateways may take to see the session end.
 const GOODBYE: Duration = Duration::from_secs(2);
 
-/// How often what is under way is looked at.
+/// How often data in flight is examined.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// The session, and what it needs.
@@ -122,8 +122,8 @@ impl Through {
         self.gateway.call(from, to, caller);
     }
 
-    /// Lets what is under way arrive, as long as it moves and at most so long without moving, and
-    /// as long as `goes_on` says so; whether nothing is left.
+    /// Drains the session until its data has not moved for `patience`, or `goes_on` returns false.
+    /// Returns whether nothing is left.
     pub(crate) fn finish(mut self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
         lock(&self.voice).end();
         self.gateway.begin_drain();
@@ -150,7 +150,7 @@ impl Through {
         true
     }
 
-    /// A refusal as the user is told of it; `to` is the destination that it is about.
+    /// Formats a refusal for the user; `to` is the refused destination.
     fn fault(&self, refusal: &Refusal, to: Option<&HostPort>) -> Fault {
         let hops: Vec<String> = self.hops.iter().map(ToString::to_string).collect();
         let last = hops.last().map_or("", String::as_str);

@@ -12,25 +12,18 @@ pub(super) fn summary(summary: &Summary) -> String {
     let entries = &summary.entries;
     let (copied, there) = (entries.copied, entries.skipped);
     if copied == 0 && entries.failed == 0 && (there > 0 || !has_tree(entries)) {
-        return format!(
-            "nothing to do: {} already present",
-            count_of(there, "file is", "files are")
-        );
+        return format!("nothing to do, already present: {}", files(entries, there));
     }
     let _ = write!(
         text,
         "{} complete, {} in {}, {}",
-        count_of(copied, "file", "files"),
+        files(entries, copied),
         binary(summary.moved_bytes),
         time(Duration::try_from_secs_f64(summary.seconds).unwrap_or_default()),
         rate(summary.goodput_bps),
     );
     if there > 0 {
-        let _ = write!(
-            text,
-            "; {} already present",
-            count_of(there, "file was", "files were")
-        );
+        let _ = write!(text, "; already present: {}", files(entries, there));
     }
     text.push_str(&of_tree(summary));
     if summary.resumed_bytes > 0 {
@@ -63,6 +56,15 @@ pub(super) fn summary(summary: &Summary) -> String {
         let _ = write!(text, "\nhaul: blake3 {hash}  {}", file.name);
     }
     text
+}
+
+/// Formats a number of files, among which links are counted if there are any.
+fn files(entries: &Entries, count: u64) -> String {
+    if entries.links > 0 {
+        count_of(count, "file or link", "files and links")
+    } else {
+        count_of(count, "file", "files")
+    }
 }
 
 /// Returns whether more than files was offered.
@@ -255,6 +257,14 @@ mod tests {
         assert_eq!(rate(1.25e9), "1.25 Gbit/s");
         assert_eq!(percent(999, 1000), "99 %");
         assert_eq!(time(Duration::from_secs(3661)), "1 h 01 min");
+    }
+
+    #[test]
+    fn links_count_beside_files() {
+        let mut entries = Entries::default();
+        assert_eq!(files(&entries, 3), "3 files");
+        entries.links = 1;
+        assert_eq!(files(&entries, 3), "3 files and links");
     }
 
     #[test]

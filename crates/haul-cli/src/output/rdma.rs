@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use haul::fault::Fault;
-use haul_bench::report::{Cpu, Datagram, Figure, Idle, Observer, Row, Summary};
+use haul_bench::report::{Cpu, Datagram, Figure, Idle, Row, Summary, VerbsObserver};
 use haul_bench::{Op, Service};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -115,7 +115,7 @@ impl RdmaOutput {
     }
 }
 
-impl Observer for RdmaOutput {
+impl VerbsObserver for RdmaOutput {
     fn connected(&self, summary: &Summary) {
         self.ending.before(|| {
             *self.so_far() = Some(summary.clone());

@@ -57,7 +57,7 @@ impl Proxy {
         self.control.flipped.load(Ordering::SeqCst)
     }
 
-    /// From now on nothing gets through, and nobody is told.
+    /// From now on nothing passes, and neither end is notified.
     pub(crate) fn freeze(&self) {
         self.control.frozen.store(true, Ordering::SeqCst);
     }

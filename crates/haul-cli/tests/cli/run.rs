@@ -12,7 +12,7 @@ const NO_FILTER: &str = "haul run: cannot carry connections of applications that
                          refuses a seccomp filter: ";
 
 /// A gateway that reaches this host only, and the words of `haul run` through it. The linker leaves
-/// out what it is told to preload: it is no library.
+/// out the file that it shall preload: it is no library.
 struct Through {
     _gateway: Gateway,
     words: Vec<String>,

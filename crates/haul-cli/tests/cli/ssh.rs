@@ -294,7 +294,7 @@ impl Host {
             "{}",
             ended.stderr
         );
-        // Who asks for UDP gets no other channel.
+        // A channel named on the command line has no fallback.
         let ended = self.haul(&[
             "send",
             "--channel",
@@ -306,7 +306,7 @@ impl Host {
     }
 
     fn falls_back_to_ssh_without_ports(&self) {
-        // Who asks for it gets it without a warning.
+        // With --via-ssh there is no warning.
         let ended = self.sends(MIB, &["--via-ssh"], "box", BOX);
         assert!(!ended.stderr.contains("the data goes"), "{}", ended.stderr);
         // The agent reaches its own port at another address.

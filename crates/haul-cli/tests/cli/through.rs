@@ -221,7 +221,7 @@ impl Authority {
         }
     }
 
-    /// Files of a certificate, its key, and the roots that its owner believes.
+    /// Files of a certificate, its key, and the roots that its owner trusts.
     fn issue(&self, place: &Place, name: &str, is_over: bool, roots: &str) -> [String; 3] {
         let mut own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
         if is_over {
@@ -343,7 +343,7 @@ fn gateways_that_do_not_believe_each_other_are_told_with_the_one_that_refuses() 
     assert!(!ended.stderr.contains("--gateway-key"), "{}", ended.stderr);
 }
 
-/// A gateway that takes control connections and says nothing; it is told of each.
+/// A gateway that accepts control connections and sends nothing; the channel reports each.
 fn silent() -> (SocketAddr, Receiver<TcpStream>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();

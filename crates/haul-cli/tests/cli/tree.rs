@@ -566,7 +566,7 @@ fn a_list_chooses_what_is_sent_and_that_of_failures_is_one() {
     );
     assert_eq!(files_below(&place.server("some")), ["b", "sub/deep/e"]);
 
-    // What failed is sent again by the list of the failures.
+    // The list of failures is enough to send what failed.
     std::fs::create_dir_all(place.server("again/sub/c")).unwrap();
     let (to, failed) = (server.at("again/"), text(&place.outside("failed")));
     let ended = haul(["send", "--failed-to", &failed, &tree, &to]);

@@ -179,7 +179,9 @@ fn clients_that_say_nothing_of_use_are_one_line() {
 }
 
 /// A receiver with its server, and what it tells of attempts.
-fn receiver(code: &pairing::Code) -> (SocketAddr, Arc<Desk>, std::sync::mpsc::Receiver<Outcome>) {
+fn receiver(
+    code: &pairing::PairingCode,
+) -> (SocketAddr, Arc<Desk>, std::sync::mpsc::Receiver<Outcome>) {
     let (tell, outcomes) = channel();
     let until = Instant::now() + 6 * LIMIT;
     let desk = Arc::new(Desk::new(code.clone(), until, move |outcome| {
@@ -206,7 +208,7 @@ fn approach(address: SocketAddr, key: &PrivateKey) -> End {
 
 #[test]
 fn a_receiver_pairs_a_few_clients_at_once_and_reads_short_messages() {
-    let code = pairing::Code::random().unwrap();
+    let code = pairing::PairingCode::random().unwrap();
     let (address, desk, _) = receiver(&code);
     let mut silent: Vec<Connection> = (0..16)
         .map(|_| approach(address, &key()).unwrap())
@@ -225,7 +227,7 @@ fn a_receiver_pairs_a_few_clients_at_once_and_reads_short_messages() {
 
 #[test]
 fn after_a_client_was_paired_no_other_is_admitted() {
-    let code = pairing::Code::random().unwrap();
+    let code = pairing::PairingCode::random().unwrap();
     let (address, desk, outcomes) = receiver(&code);
     let own = key();
     let peer = PeerIdentity::Key(own.public());

@@ -42,9 +42,9 @@ pub(crate) enum FrameError {
     Type(u8),
     #[error("a frame with a field set that it does not have")]
     Reserved,
-    #[error("a frame for {0} octets")]
+    #[error("a frame for {0} bytes")]
     Length(u32),
-    #[error("a frame for octets from {0} on, which is not where a piece begins")]
+    #[error("a frame for bytes from {0} on, where no piece begins")]
     Offset(u64),
 }
 

@@ -23,7 +23,7 @@ pub(crate) enum Breach {
     Frame(#[from] FrameError),
     #[error("a frame that begins a connection, in its middle, or none where one begins")]
     Order,
-    #[error("{len} octets at {to:#x} of STag {stag:#010x} are not the peer's to use so", stag = .0.stag, to = .0.to, len = .1)]
+    #[error("the peer has no such right to {len} bytes at {to:#x} of STag {stag:#010x}", stag = .0.stag, to = .0.to, len = .1)]
     Access(Key, usize),
     #[error("more requests than may be outstanding")]
     TooMany,

@@ -8,8 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use crate::config::{
-    ByteCount, CHANNEL, CLASS, ChannelKind, Config, DOOR, KEY, LISTENER, Listen, Listener,
-    ListenerKind, Problem, ROUTE, Rdma, Route, Severity, default_regions,
+    ByteCount, CHANNEL, CLASS, ChannelKind, Config, DOOR, GUEST_CLASS, INBOUND_CLASS, KEY,
+    LISTENER, Listen, Listener, ListenerKind, Problem, ROUTE, Rdma, Route, Severity,
+    default_regions,
 };
 use crate::path::Backend;
 use crate::rates::REST;
@@ -629,7 +630,16 @@ impl Check<'_> {
         let routes = config.routes.iter().enumerate();
         let routes =
             routes.map(|(number, route)| (Place::Table(ROUTE, number, "class"), &route.class));
-        let inbound = (Place::Setting("guest_class"), &config.guest_class);
+        let mut inbound = Place::Setting(INBOUND_CLASS);
+        if config.lines.of(GUEST_CLASS).is_some() {
+            inbound = Place::Setting(GUEST_CLASS);
+            self.warn(
+                inbound,
+                "guest_class is the old name of inbound_class",
+                "write inbound_class",
+            );
+        }
+        let inbound = (inbound, &config.inbound_class);
         for (place, name) in keys.chain(routes).chain([inbound]) {
             if let Some(name) = name
                 && config.classes.iter().all(|class| class.name != *name)

@@ -393,6 +393,19 @@ fn each_mistake_is_reported_with_its_line() {
 }
 
 #[test]
+fn the_old_name_of_the_inbound_class_is_read_with_a_warning() {
+    let config = parse(&format!("guest_class = 'bulk'\n{GOOD}"));
+    assert_eq!(config.inbound_class.as_deref(), Some("bulk"));
+    assert_eq!(
+        lines(&config.check())[..2],
+        [
+            "line 1: warning: guest_class: guest_class is the old name of inbound_class; write inbound_class",
+            "line 1: error: guest_class: there is no [[class]] 'bulk'; add it, or name another",
+        ]
+    );
+}
+
+#[test]
 fn the_old_name_of_listeners_is_read_with_a_warning() {
     let config = parse(&GOOD.replace("[[listener]]", "[[door]]"));
     assert_eq!(config.listeners, parse(GOOD).listeners);

@@ -28,7 +28,7 @@ pub use model::{
     AccessFormat, AccessLog, Admin, Class, ClientMeans, Config, DEFAULT_PORT, Key, Listen,
     Listener, ListenerKind, Rdma, Route, RouteMode, Tls, Waits,
 };
-pub(crate) use parse::{CHANNEL, CLASS, DOOR, KEY, LISTENER, ROUTE};
+pub(crate) use parse::{CHANNEL, CLASS, DOOR, GUEST_CLASS, INBOUND_CLASS, KEY, LISTENER, ROUTE};
 pub use path::{NoPathRule, PathRule, PathSignalling};
 pub use problem::{Problem, Severity};
 pub use rule::{AddressRule, Destination, HopRule, NoRule, Prefix};

@@ -55,8 +55,8 @@ pub struct Config {
     #[serde(default, rename = "class")]
     pub classes: Vec<Class>,
     /// The class of inbound sessions whose key names none.
-    #[serde(default)]
-    pub guest_class: Option<String>,
+    #[serde(default, alias = "guest_class")]
+    pub inbound_class: Option<String>,
     /// Certificates of this gateway, and the roots that it trusts.
     #[serde(default)]
     pub tls: Option<Tls>,
@@ -142,7 +142,7 @@ impl Config {
             channels: Vec::new(),
             rate: None,
             classes: Vec::new(),
-            guest_class: None,
+            inbound_class: None,
             // A client without key or certificate trusts any gateway that it reaches.
             anonymous: means.key.is_none() && means.tls.is_none(),
             tls: means.tls,
@@ -228,10 +228,10 @@ impl Config {
 
     /// Returns the class of an inbound session whose peer authenticated with this name.
     #[must_use]
-    pub fn class_of_guest(&self, name: Option<&str>) -> Option<&str> {
+    pub fn class_of_inbound(&self, name: Option<&str>) -> Option<&str> {
         let key = self.keys.iter().find(|key| Some(key.name.as_str()) == name);
         let own = key.and_then(|key| key.class.as_deref());
-        own.or(self.guest_class.as_deref())
+        own.or(self.inbound_class.as_deref())
     }
 
     /// Returns the number, from 0, of the first route that leads to `to`.

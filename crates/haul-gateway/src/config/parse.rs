@@ -23,6 +23,9 @@ pub(crate) const ROUTE: &str = "route";
 pub(crate) const CHANNEL: &str = "channel";
 pub(crate) const KEY: &str = "key";
 pub(crate) const CLASS: &str = "class";
+pub(crate) const INBOUND_CLASS: &str = "inbound_class";
+/// The old name of [`INBOUND_CLASS`], which is still read.
+pub(crate) const GUEST_CLASS: &str = "guest_class";
 
 impl Config {
     /// Reads a file. Relative paths in it start at its directory.

@@ -337,7 +337,10 @@ fn queues(random: &mut Random) -> QpConfig {
 
 fn seeds() -> Vec<u64> {
     let number = |name: &str| {
-        #[expect(clippy::disallowed_methods, reason = "a test is told what to repeat")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the environment names the seed to repeat"
+        )]
         let text = std::env::var(name).ok()?;
         text.parse::<u64>().ok()
     };

@@ -2,7 +2,7 @@
 //! is no axis.
 
 use super::record::{Along, Chart, Point, Series, figure};
-use haul_report::axis::{Kind, Scale};
+use haul_report::axis::{Scale, Unit};
 use haul_report::chart::{self, Dimension, Heat, Lines};
 use haul_report::svg::{COLOURS, STYLE, escaped, text};
 
@@ -36,7 +36,7 @@ fn heat(chart: &Chart) -> String {
         title: format!("{}, {}", chart.title, chart.unit),
         x: axis_words(chart.along).into(),
         y: String::new(),
-        kind: Kind::Number,
+        unit: Unit::Number,
         columns: places.iter().map(|&at| chart.place(at)).collect(),
         rows: chart.series.iter().map(row).collect(),
     };
@@ -99,9 +99,9 @@ fn lines(chart: &Chart) -> String {
         Along::Miles | Along::Cross | Along::Repetition => Scale::Linear,
         _ => Scale::PowersOfTwo,
     };
-    let kind = match chart.along {
-        Along::Bytes | Along::Burst => Kind::Bytes,
-        _ => Kind::Number,
+    let unit = match chart.along {
+        Along::Bytes | Along::Burst => Unit::Bytes,
+        _ => Unit::Number,
     };
     let line = |series: &Series| {
         let mut points: Vec<&Point> = series.points.iter().collect();
@@ -118,7 +118,7 @@ fn lines(chart: &Chart) -> String {
         x: Dimension {
             name: axis_words(chart.along).into(),
             scale,
-            kind,
+            unit,
         },
         y: Dimension {
             name: chart.unit.into(),
@@ -127,7 +127,7 @@ fn lines(chart: &Chart) -> String {
             } else {
                 Scale::PowersOfTen
             },
-            kind: Kind::Number,
+            unit: Unit::Number,
         },
         series: chart.series.iter().map(line).collect(),
     };

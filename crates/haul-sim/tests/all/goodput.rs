@@ -20,7 +20,7 @@ const RATE_BPS: u64 = if cfg!(debug_assertions) {
 const SECONDS: u64 = if cfg!(debug_assertions) { 2 } else { 10 };
 const RAMP_RTTS: u64 = 8;
 /// A train that shows the rate, and at the higher one a paced train that confirms it; both arrive
-/// within the round trips that they take to be told of.
+/// within the round trips that their acknowledgements take.
 const START_RTTS: u64 = if cfg!(debug_assertions) { 2 } else { 3 };
 const PAYLOAD: f64 = 1_456.0;
 const WIRE: f64 = 1_500.0;
@@ -30,7 +30,7 @@ struct Cell {
     name: String,
     path: Path,
     control: Algorithm,
-    /// What the sender is told of a policer: its rate, and half of its burst.
+    /// What the sender knows of a policer: its rate, and half of its burst.
     told: Option<(Rate, u64)>,
     stalls: [Option<Stalls>; 2],
     stamps_arrivals: bool,

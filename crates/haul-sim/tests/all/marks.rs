@@ -1,4 +1,4 @@
-//! Marks of congestion (ECN): a queue that says early that it fills, and ends that heed it.
+//! Marks of congestion (ECN): a queue that marks early, and ends that slow down for it.
 
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 use haul_cc::{Algorithm, Time};

@@ -219,7 +219,7 @@ fn strip(handshake: &mut [u8], feature: u8) {
 
 #[test]
 fn an_end_that_does_not_seal_is_refused() {
-    // The server has no offer: the client is told.
+    // The server has no offer, and its response states that.
     assert!(is_incompatible(|flow| flow.server.seal = false, None));
     // The client has none: the server does not accept it.
     assert!(!is_incompatible(|flow| flow.client.seal = false, None));

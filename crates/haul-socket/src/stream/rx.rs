@@ -18,7 +18,7 @@ use crate::buffer::BUFFER;
 use crate::lock;
 use crate::process::Entry;
 use crate::sys::{self, Buffers};
-use crate::table::{Half, Why};
+use crate::table::{Direction, Why};
 
 /// Where in the buffer the bytes of a plain peer are put: behind the part of a head that they were
 /// taken for.
@@ -42,8 +42,8 @@ struct Rx {
 }
 
 impl Rx {
-    fn load(half: &Half) -> Self {
-        let word = |at: usize| half.words[at].load(Ordering::Relaxed);
+    fn load(direction: &Direction) -> Self {
+        let word = |at: usize| direction.words[at].load(Ordering::Relaxed);
         let at = (word(1) as usize).min(BUFFER);
         Self {
             got: (word(0) as usize).min(BUFFER - 1),
@@ -55,9 +55,9 @@ impl Rx {
         }
     }
 
-    fn store(&self, half: &Half) {
+    fn store(&self, direction: &Direction) {
         let number = |value: usize| u32::try_from(value).unwrap_or(0);
-        for (word, value) in half.words.iter().zip([
+        for (word, value) in direction.words.iter().zip([
             number(self.got),
             number(self.at),
             number(self.left),
@@ -89,8 +89,8 @@ enum Step {
 }
 
 /// Verified bytes that wait.
-pub(crate) fn pending(half: &Half) -> usize {
-    (half.words[2].load(Ordering::Relaxed) as usize).min(BUFFER)
+pub(crate) fn pending(direction: &Direction) -> usize {
+    (direction.words[2].load(Ordering::Relaxed) as usize).min(BUFFER)
 }
 
 /// Nothing will be received any more by who ends the way in: a part of an FPDU is no damage then.
@@ -102,23 +102,23 @@ pub(crate) fn end(entry: &Entry) {
 
 /// A descriptor is closed: an empty buffer weighs nothing.
 pub(crate) fn vacate(entry: &Entry, is_last: bool) {
-    let half = &entry.socket.rx;
-    let Some(_guard) = lock::try_lock(&half.lock) else {
+    let direction = &entry.socket.rx;
+    let Some(_guard) = lock::try_lock(&direction.lock) else {
         return;
     };
-    let mut rx = Rx::load(half);
+    let mut rx = Rx::load(direction);
     if rx.used && (is_last || rx.got == 0 && rx.left == 0) {
         entry.process.table.streams().vacate(entry.number);
         (rx.used, rx.got, rx.left) = (false, 0, 0);
-        rx.store(half);
+        rx.store(direction);
     }
 }
 
 /// recvmsg(2).
 pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isize {
-    let half = &entry.socket.rx;
+    let direction = &entry.socket.rx;
     let is_data = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) == 0;
-    if !is_data || passes(entry) && pending(half) == 0 {
+    if !is_data || passes(entry) && pending(direction) == 0 {
         let received = sys::recvmsg(entry.fd, message, flags);
         if is_data && flags & libc::MSG_PEEK == 0 {
             let octets = u64::try_from(received).unwrap_or(0);
@@ -129,14 +129,14 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
     let room = sys::total(sys::buffers_of(message));
     if room == 0 {
         // Only tells whether there is something.
-        return if pending(half) > 0 {
+        return if pending(direction) > 0 {
             0
         } else {
             sys::recvmsg(entry.fd, message, flags)
         };
     }
-    let _guard = lock::lock(&half.lock);
-    let mut rx = Rx::load(half);
+    let _guard = lock::lock(&direction.lock);
+    let mut rx = Rx::load(direction);
     let is_peek = flags & libc::MSG_PEEK != 0;
     let wants_all = flags & libc::MSG_WAITALL != 0 && !is_peek;
     let mut asked = flags & !(libc::MSG_WAITALL | libc::MSG_TRUNC);
@@ -162,7 +162,7 @@ pub(crate) fn receive(entry: &Entry, message: &mut msghdr, flags: c_int) -> isiz
             Step::Failed => break true,
         }
     };
-    rx.store(half);
+    rx.store(direction);
     if !is_peek {
         let count = if passes(entry) {
             &entry.socket.plain_in

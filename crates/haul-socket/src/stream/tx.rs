@@ -12,7 +12,7 @@ use super::{HEAD, PAYLOAD_MAX, TAIL_MAX, load_octets, passes, store_octets, tail
 use crate::lock;
 use crate::process::Entry;
 use crate::sys::{self, Buffers};
-use crate::table::Half;
+use crate::table::Direction;
 
 /// What is remembered between calls.
 #[derive(Debug, Default)]
@@ -44,22 +44,22 @@ const fn cost(payload: usize) -> usize {
 const ATOM: usize = 256;
 
 impl Tx {
-    fn load(half: &Half) -> Self {
-        let word = |at: usize| half.words[at].load(Ordering::Relaxed);
+    fn load(direction: &Direction) -> Self {
+        let word = |at: usize| direction.words[at].load(Ordering::Relaxed);
         Self {
             count: word(0),
             payload: (word(1) as usize).min(PAYLOAD_MAX),
             left: (word(2) as usize).min(PAYLOAD_MAX),
             crc: Crc32c::resumed(word(3)),
             owed_len: (word(4) as usize).min(HEAD),
-            owed: load_octets(&half.words[5..10]),
+            owed: load_octets(&direction.words[5..10]),
             room: word(10) as usize,
         }
     }
 
-    fn store(&self, half: &Half) {
+    fn store(&self, direction: &Direction) {
         let number = |value: usize| u32::try_from(value).unwrap_or(0);
-        for (word, value) in half.words.iter().zip([
+        for (word, value) in direction.words.iter().zip([
             self.count,
             number(self.payload),
             number(self.left),
@@ -68,8 +68,8 @@ impl Tx {
         ]) {
             word.store(value, Ordering::Relaxed);
         }
-        store_octets(&half.words[5..10], &self.owed);
-        half.words[10].store(number(self.room), Ordering::Relaxed);
+        store_octets(&direction.words[5..10], &self.owed);
+        direction.words[10].store(number(self.room), Ordering::Relaxed);
     }
 
     /// The kernel has taken so many bytes of an FPDU whose payload is the message's from `at` on;
@@ -148,9 +148,9 @@ pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
     if total == 0 {
         return sys::sendmsg(entry.fd, message, flags);
     }
-    let half = &entry.socket.tx;
-    let _guard = lock::lock(&half.lock);
-    let mut tx = Tx::load(half);
+    let direction = &entry.socket.tx;
+    let _guard = lock::lock(&direction.lock);
+    let mut tx = Tx::load(direction);
     let mut done = 0;
     let mut failed = false;
     while done < total {
@@ -164,7 +164,7 @@ pub(crate) fn send(entry: &Entry, message: &msghdr, flags: c_int) -> isize {
             break;
         }
     }
-    tx.store(half);
+    tx.store(direction);
     let count = &entry.socket.carried_out;
     count.fetch_add(done as u64, Ordering::Relaxed);
     if failed && done == 0 {
@@ -319,14 +319,14 @@ fn tail(payload: usize, mut crc: Crc32c) -> [u8; TAIL_MAX] {
     tail
 }
 
-/// Sends what is owed, before the connection's half is closed. Without `flags` it waits as the
+/// Sends what is owed, before this direction is closed. Without `flags` it waits as the
 /// socket does.
 pub(crate) fn flush(entry: &Entry, flags: c_int) {
-    let half = &entry.socket.tx;
-    let Some(_guard) = lock::try_lock(&half.lock) else {
+    let direction = &entry.socket.tx;
+    let Some(_guard) = lock::try_lock(&direction.lock) else {
         return; // whoever sends sends that as well
     };
-    let mut tx = Tx::load(half);
+    let mut tx = Tx::load(direction);
     while tx.owed_len > 0 {
         let owed = tx.owed;
         let mut list = Buffers::new();
@@ -338,5 +338,5 @@ pub(crate) fn flush(entry: &Entry, flags: c_int) {
         let len = tx.owed_len;
         tx.owe(&owed[taken.min(len)..len]);
     }
-    tx.store(half);
+    tx.store(direction);
 }

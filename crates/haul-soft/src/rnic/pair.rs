@@ -30,7 +30,7 @@ pub(super) struct Pair {
     pub(super) shape: Shape,
     pub(super) buffers: Buffers,
     pub(super) link: ConnectionState,
-    /// Who is told of the connection.
+    /// Where events of the connection go.
     pub(super) events: Option<Arc<CmEvents>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
@@ -51,7 +51,7 @@ pub(super) struct Pair {
     /// What is about to be pushed; empty between calls.
     sent: Vec<Pushed>,
     received: Vec<Pushed>,
-    /// What the application is about to be told, when it can see the completions before it; empty
+    /// Events for the application, for when it can see the completions before it; empty
     /// between calls.
     news: Vec<CmEvent>,
 }
@@ -459,7 +459,7 @@ impl Pair {
         if over {
             self.end(tools);
         }
-        // Everything is flushed. What the peer is still to be told may take as long as it takes.
+        // Everything is flushed. The last messages to the peer have no time limit here.
         if failed && self.established {
             self.tell_disconnected();
         }
@@ -494,7 +494,7 @@ impl Pair {
         self.news.push(event(self.shape.view.qp_num));
     }
 
-    /// The connection is over: the application is told why.
+    /// Reports the end of the connection, and its reason, to the application.
     fn end(&mut self, tools: &Tools<'_>) {
         let ConnectionState::Up(link) = std::mem::replace(&mut self.link, ConnectionState::Over)
         else {

@@ -64,7 +64,7 @@ impl Queue {
         })
     }
 
-    /// Moves completions here; whoever waits is told. False where they do not fit: then the queue
+    /// Moves completions here, and wakes whoever waits. False where they do not fit: then the queue
     /// has overflowed, and what its queue pairs still complete is lost.
     pub(super) fn push(&self, batch: &mut Vec<Pushed>) -> bool {
         if batch.is_empty() {

@@ -44,7 +44,7 @@ pub struct Link {
     pub(super) now: Time,
     shared: Arc<Shared>,
     stats_due: Time,
-    /// Packets say that this end heeds marks of congestion.
+    /// Packets are sent as ECN-capable: this end reacts to marks of congestion.
     ecn_capable: bool,
     /// Bytes that the latest turn received.
     pub(super) arrived: u64,

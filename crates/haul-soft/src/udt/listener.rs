@@ -52,7 +52,7 @@ pub(crate) struct Acceptor {
 pub struct Stop(Arc<AtomicBool>, Waker);
 
 const TOKEN: u64 = 1;
-/// A client repeats its request every 250 ms until it hears; its connection answers, not we.
+/// A client repeats its request every 250 ms until a response; its connection sends that.
 const RECENT_NS: u64 = 30 * haul_cc::time::SECOND_NS;
 const RECENT_MAX: usize = 1_024;
 /// Datagrams that are looked at in one call, before its caller does other work.

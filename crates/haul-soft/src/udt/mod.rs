@@ -104,11 +104,11 @@ impl Options {
     }
 
     pub(crate) fn socket_options(&self, share_port: bool) -> UdpOptions {
-        let mut config = UdpOptions::default();
-        config.recv_buffer_bytes = self.recv_buffer_bytes;
-        config.send_buffer_bytes = self.send_buffer_bytes;
-        config.share_port = share_port;
-        config
+        let mut options = UdpOptions::default();
+        options.recv_buffer_bytes = self.recv_buffer_bytes;
+        options.send_buffer_bytes = self.send_buffer_bytes;
+        options.share_port = share_port;
+        options
     }
 
     /// The protocol's choices for packets to `peer`, whose route carries `mtu` bytes.

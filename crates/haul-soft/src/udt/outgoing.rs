@@ -1,9 +1,9 @@
 //! Where a link's outgoing payload comes from.
 //!
 //! Memory is sent from where it lies. Files are read ahead by a thread into a ring, and what has
-//! left stays there as long as there is room: what is lost is usually sent again from it. Where the
-//! path holds more than the ring, a lost packet is read from the source once more, so that memory
-//! does not grow with distance.
+//! left stays there as long as there is room: lost packets are usually retransmitted from it. Where
+//! the path holds more than the ring, a lost packet is read from the source once more, so that
+//! memory does not grow with distance.
 
 use std::io::{self, IoSlice};
 use std::sync::atomic::{AtomicBool, Ordering};

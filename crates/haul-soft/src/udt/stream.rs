@@ -141,7 +141,7 @@ struct Shared {
     readiness: Readiness,
 }
 
-/// How long an end that has everything stays for a peer that may not have heard that, besides two
+/// How long an end that has everything stays for a peer that may not know that, besides two
 /// round trips.
 const STAY_NS: u64 = 200 * MILLISECOND_NS;
 /// Arrivals are left to gather where so many bytes came in a millisecond: 256 Mb/s.
@@ -514,7 +514,7 @@ impl Engine {
         let _ = self.shared.over.set(over);
         self.shared.tell();
         self.link.connection.abort(self.link.now);
-        // A peer that does not hear of it finds out.
+        // If this is lost, the peer times out.
         let _ = self.link.flush(&mut self.outgoing);
     }
 
@@ -624,7 +624,7 @@ impl Engine {
         whole
     }
 
-    /// Nobody uses the stream any more, and the peer had its time to hear that all is here.
+    /// Nobody uses the stream any more, and the peer had time to learn that everything arrived.
     fn is_to_leave(&mut self) -> bool {
         if !self.shared.left.load(Ordering::Acquire) {
             return false;

@@ -59,7 +59,7 @@ fn members_of_a_group_hear_what_is_sent_to_it_and_others_do_not() {
         member.receive(3, 0, 5_000);
         sender.post(3, SendOp::Send, 0, 3_000, to);
         sender.success(3, WcOpcode::Send);
-        // To it alone, behind what it is not to hear.
+        // To it alone, after what it must not receive.
         let alone = Peer::new(
             ([127, 0, 0, 1], member.addr.port()).into(),
             member.qp.qp_num(),

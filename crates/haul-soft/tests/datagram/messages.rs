@@ -40,7 +40,7 @@ fn a_small_send_is_complete_when_the_post_returns() {
 #[test]
 fn messages_of_every_size_arrive_whole() {
     // A rate that small receive buffers bear, on a machine that has time for this; if it has not, a
-    // message is sent again.
+    // message is retransmitted.
     let mut limited = DatagramInit::default();
     limited.max_rate = Some(50_000_000);
     let near = End::with(QpType::Ud, limited, Sources::Any);

@@ -8,9 +8,9 @@ use haul_verbs::{
 use crate::relay::{Relay, Seen};
 use crate::support::{End, pattern};
 
-/// Octets of a message in a few segments: small enough for any socket's buffer.
+/// Bytes of a message in a few segments: small enough for any socket's buffer.
 const LEN: u32 = 30_000;
-/// Octets of a tagged segment's header and checksum.
+/// Bytes of a tagged segment's header and checksum.
 const OVERHEAD: u32 = 50;
 
 fn write_through(lose: impl Fn(Seen) -> bool + Send + Sync + 'static) -> (End, End, Relay, Peer) {

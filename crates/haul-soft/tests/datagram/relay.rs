@@ -19,13 +19,13 @@ pub(crate) struct Seen {
     /// Where its payload lies in its message; length of the message.
     pub(crate) offset: u32,
     pub(crate) message_len: u32,
-    /// Octets of the datagram.
+    /// Bytes of the datagram.
     pub(crate) octets: u32,
 }
 
 /// Passes the datagrams of two ends on. Ends when it is dropped.
 pub(crate) struct Tap {
-    /// Where the near end sends to, and the far end hears from.
+    /// Where the near end sends to, and the far end receives from.
     pub(crate) near_side: SocketAddr,
     /// Where the far end receives from.
     pub(crate) far_side: Arc<UdpSocket>,

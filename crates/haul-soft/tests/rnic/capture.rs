@@ -1,5 +1,5 @@
 //! What the tap writes is what was said: tshark finds every operation over TCP, good CRCs, and
-//! nothing malformed; over UDT, packets whose octets are those of the messages.
+//! nothing malformed; over UDT, packets whose bytes are those of the messages.
 
 use std::path::Path;
 use std::process::Command;

@@ -39,7 +39,7 @@ struct Path {
 }
 
 impl Path {
-    /// Carries datagrams from one socket to the other's peer until it is told to stop.
+    /// Carries datagrams from one socket to the other's peer until `stop` is set.
     fn carry(&self, from: &UdpSocket, to: &UdpSocket, peer: impl Fn(SocketAddr) -> SocketAddr) {
         let mut bytes = vec![0; 65_536];
         let (mut late, mut earlier): (Option<Vec<u8>>, Vec<u8>) = (None, Vec::new());

@@ -1,4 +1,4 @@
-//! Which of several hops is named when a session cannot be had, or ends.
+//! Which of several hops is named when a session cannot be opened, or ends.
 
 use crate::common;
 

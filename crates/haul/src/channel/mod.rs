@@ -13,5 +13,5 @@ pub(crate) mod udt;
 
 pub(crate) use opening::{Acceptors, Opening};
 pub use setup::{
-    Channel, ChannelError, ChannelStats, Kind, RATE_BPS_MIN, STREAMS_MAX, Setup, Ticket,
+    Channel, ChannelError, ChannelKind, ChannelStats, RATE_BPS_MIN, STREAMS_MAX, Setup, Ticket,
 };

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use haul_cc::Remembered;
 use haul_seal::Seal;
 
-use super::setup::{Channel, Kind, Setup};
+use super::setup::{Channel, ChannelKind, Setup};
 use super::{tcp, udt};
 use crate::cancel::Cancel;
 use crate::dial::Server;
@@ -43,12 +43,12 @@ impl Opening {
         let sealed = setup.sealed.is_some();
         match setup.kind {
             // Needs no cancel: it ends with the control connection's own attempt.
-            Kind::Tcp => Self::spawn(sealed, Cancel::default(), move || {
+            ChannelKind::Tcp => Self::spawn(sealed, Cancel::default(), move || {
                 Ok(Arc::new(tcp::TcpChannel::connect(
                     &setup, &server, timeout,
                 )?))
             }),
-            Kind::Udt => {
+            ChannelKind::Udt => {
                 let udp = server.address().ok_or_else(|| {
                     Fault::new(Code::Usage, "the udt channel does not go through gateways")
                 })?;
@@ -70,7 +70,7 @@ impl Opening {
         let (setup, sealed) = (setup.clone(), setup.sealed.is_some());
         let deadline = Instant::now() + timeout;
         match setup.kind {
-            Kind::Tcp => {
+            ChannelKind::Tcp => {
                 // Claimed here and not on the thread: the first connection may come at once.
                 let claim = Arc::new(acceptors.tcp.claim(setup.ticket, setup.streams));
                 let claimed = Arc::clone(&claim);
@@ -78,7 +78,7 @@ impl Opening {
                     Ok(Arc::new(tcp::TcpChannel::accept(&setup, &claim, deadline)?))
                 })
             }
-            Kind::Udt => {
+            ChannelKind::Udt => {
                 let claim = Arc::new(acceptors.udt.claim(&setup)?);
                 let claimed = Arc::clone(&claim);
                 Self::spawn(sealed, Cancel::by(move || claimed.give_up()), move || {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     /// Opens a channel at both ends, each with the secret or without it.
-    fn open(kind: Kind, sealed: [bool; 2]) -> [Result<Arc<dyn Channel>, Fault>; 2] {
+    fn open(kind: ChannelKind, sealed: [bool; 2]) -> [Result<Arc<dyn Channel>, Fault>; 2] {
         let setup = Setup {
             kind,
             ticket: Ticket::random().unwrap(),
@@ -223,14 +223,14 @@ mod tests {
         let tcp = haul_io::tcp::listen(local).unwrap();
         let mut udp = udt::listen(local).unwrap();
         let address = match kind {
-            Kind::Tcp => tcp.local_addr().unwrap(),
-            Kind::Udt => udp.local_addr(),
+            ChannelKind::Tcp => tcp.local_addr().unwrap(),
+            ChannelKind::Udt => udp.local_addr(),
         };
         let mut server = Opening::accept(&setup, &acceptors, timeout).unwrap();
         let shared = Arc::clone(&acceptors);
         std::thread::spawn(move || shared.udt.serve(&mut udp));
         let mut client = Opening::connect(&setup, &Server::At(address), timeout).unwrap();
-        if kind == Kind::Tcp {
+        if kind == ChannelKind::Tcp {
             let mut stream = tcp.accept().unwrap().0;
             let mut header = [0; 8 + tcp::STREAM_HEADER_REST];
             stream.read_exact(&mut header).unwrap();
@@ -249,7 +249,7 @@ mod tests {
 
     #[test]
     fn channels_get_their_secret_after_they_began_to_open() {
-        for kind in [Kind::Tcp, Kind::Udt] {
+        for kind in [ChannelKind::Tcp, ChannelKind::Udt] {
             let [client, server] = open(kind, [true; 2]).map(Result::unwrap);
             let sink = Counter::default();
             std::thread::scope(|scope| {
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_sealed_channel_without_a_secret_does_not_open() {
-        for kind in [Kind::Tcp, Kind::Udt] {
+        for kind in [ChannelKind::Tcp, ChannelKind::Udt] {
             let [client, server] = open(kind, [false, true]);
             assert!(client.is_err() && server.is_ok());
         }

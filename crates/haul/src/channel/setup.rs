@@ -111,14 +111,14 @@ impl ChannelStats {
 
 /// Kinds of channel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum ChannelKind {
     /// Kernel TCP, one or more streams.
     Tcp,
     /// UDT over UDP, one connection.
     Udt,
 }
 
-impl Kind {
+impl ChannelKind {
     /// Returns the name on the command line and in JSON.
     pub const fn name(self) -> &'static str {
         match self {
@@ -183,7 +183,7 @@ impl Ticket {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Setup {
     /// Transport.
-    pub kind: Kind,
+    pub kind: ChannelKind,
     /// Binds its connections to the session.
     pub ticket: Ticket,
     /// Number of parallel streams.
@@ -218,7 +218,7 @@ impl Setup {
         agreed: Cipher,
         dead_after: Duration,
     ) -> Result<Self, Fault> {
-        let kind = Kind::from_number(open.kind).ok_or_else(|| {
+        let kind = ChannelKind::from_number(open.kind).ok_or_else(|| {
             Fault::new(
                 Code::Refused,
                 format!("channel kind {} is not known here", open.kind),
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn a_secret_is_bound_to_all_of_the_offer() {
         let setup = Setup {
-            kind: Kind::Udt,
+            kind: ChannelKind::Udt,
             ticket: Ticket::from_wire(7),
             streams: 1,
             rate_bps: None,
@@ -323,7 +323,7 @@ mod tests {
             context(&setup)
         };
         for other in [
-            changed(|setup| setup.kind = Kind::Tcp),
+            changed(|setup| setup.kind = ChannelKind::Tcp),
             changed(|setup| setup.ticket = Ticket::from_wire(8)),
             changed(|setup| setup.streams = 2),
             changed(|setup| setup.rate_bps = Some(1 << 30)),

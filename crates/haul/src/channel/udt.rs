@@ -404,7 +404,7 @@ mod tests {
 
     fn setup(sealed: Option<Cipher>) -> Setup {
         Setup {
-            kind: super::super::Kind::Udt,
+            kind: super::super::ChannelKind::Udt,
             ticket: Ticket::random().unwrap(),
             streams: 1,
             rate_bps: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use haul_control::trust::ClientConfig;
 
-use crate::channel::{Kind, udt};
+use crate::channel::{ChannelKind, udt};
 use crate::dial::Dialer;
 use crate::fault::{Code, Fault};
 use crate::limit::Limit;
@@ -24,7 +24,7 @@ pub struct Config {
     /// Its port, TCP and UDP.
     pub port: u16,
     /// Kind of channel.
-    pub channel: Kind,
+    pub channel: ChannelKind,
     /// Parallel streams.
     pub streams: u16,
     /// Declared rate, bits per second.
@@ -133,7 +133,7 @@ impl Config {
     /// Returns whether its channels find a rate that is worth remembering.
     pub(crate) fn keeps_rates(&self) -> bool {
         let control = self.congestion.as_deref();
-        self.channel == Kind::Udt
+        self.channel == ChannelKind::Udt
             && self.rate_bps.is_none()
             && control.is_none_or(|name| name == MODEL)
     }
@@ -141,10 +141,11 @@ impl Config {
     /// Replaces the UDT channel if it is a default and `fault` says that no UDP passes; returns
     /// whether it did.
     pub(crate) fn fall_back(&mut self, fault: &Fault, say: &Say) -> bool {
-        let is_blocked = self.may_fall_back && self.channel == Kind::Udt && udt::is_unopened(fault);
+        let is_blocked =
+            self.may_fall_back && self.channel == ChannelKind::Udt && udt::is_unopened(fault);
         if is_blocked {
             say(&format!("{fault}; the data goes by TCP"));
-            self.channel = Kind::Tcp;
+            self.channel = ChannelKind::Tcp;
             self.congestion = None;
         }
         is_blocked

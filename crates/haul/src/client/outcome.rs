@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use super::config::Config;
-use crate::channel::Kind;
+use crate::channel::ChannelKind;
 use crate::report::{
     Attributes, BenchSummary, Direction, Entries, FileResult, FileStatus, Interval, Summary,
 };
@@ -55,7 +55,7 @@ impl Tally {
         }
     }
 
-    pub(super) fn connected(&mut self, peer: &str, channel: Kind) {
+    pub(super) fn connected(&mut self, peer: &str, channel: ChannelKind) {
         peer.clone_into(&mut self.peer);
         self.channel = channel.name();
         self.attempts += 1;

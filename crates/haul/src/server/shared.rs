@@ -47,7 +47,7 @@ impl Record {
 }
 
 impl Shared {
-    /// Takes a client's place among the sessions. A client that gets none is told why.
+    /// Takes a client's place among the sessions. A client that gets none receives the reason.
     pub(super) fn seat(
         &self,
         connection: &mut Connection,

@@ -240,7 +240,7 @@ mod tests {
             let config = crate::client::Config {
                 host: "127.0.0.1".to_owned(),
                 port,
-                channel: crate::channel::Kind::Tcp,
+                channel: crate::channel::ChannelKind::Tcp,
                 streams: 1,
                 rate_bps: None,
                 congestion: None,

@@ -18,7 +18,7 @@ use crossbeam_channel::bounded;
 use haul_control::identity::{Identity, PrivateKey, PublicKey};
 use haul_control::trust::{ClientConfig, Trust};
 
-use crate::channel::Kind as ChannelKind;
+use crate::channel::ChannelKind;
 use crate::client::{Access, Config, Say};
 use crate::dial::Dialer;
 use crate::fault::{Code, Fault, plain};
@@ -376,7 +376,7 @@ impl Ssh {
 
     /// Logs in, and sets the way of the data in `config`.
     fn enter(&self, config: &mut Config, login: &mut Option<Login>) -> Result<(), Fault> {
-        // The agent before it is told that it is done.
+        // The agent, before the message that it is done.
         *login = None;
         let key = PrivateKey::generate()?;
         let mut entered = self.log_in(*key.public().as_bytes(), false)?;

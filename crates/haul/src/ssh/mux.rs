@@ -300,7 +300,7 @@ impl Mux {
 
     /// Tells the peer that it is needed no more.
     pub(super) fn done(&self) {
-        // Without a pipe nobody is to be told.
+        // Without a pipe there is nobody to notify.
         let _ = self.send(Kind::Done, 0, &[]);
     }
 

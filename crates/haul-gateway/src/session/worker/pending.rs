@@ -109,7 +109,11 @@ impl Worker {
             return self.refuse_session(NackStatus::Closing, open.hop_index, BEING_STOPPED);
         }
         let peer = self.body.session(0).and_then(|session| session.peer());
-        self.class = self.shared.config().class_of_guest(peer).map(str::to_owned);
+        self.class = self
+            .shared
+            .config()
+            .class_of_inbound(peer)
+            .map(str::to_owned);
         let from = self.part.owner().and_then(|owner| owner.from);
         let admission = self.shared.with_room(0, from, || {
             let admission = self.shared.directory().admit(now, id, &open);

@@ -166,7 +166,7 @@ impl Outbox {
     }
 
     /// Hands datagrams to the kernel. What cannot be sent is dropped, as if the network had lost
-    /// it; `failed` is told of each error, with the requests that are to blame, if they are.
+    /// it; `failed` receives each error, with the requests that caused it, if any did.
     pub(super) fn flush(
         &mut self,
         socket: &UdpSocket,

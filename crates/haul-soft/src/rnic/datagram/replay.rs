@@ -1,6 +1,6 @@
 //! Which numbers of sealed datagrams have come.
 
-/// Numbers below the highest that are told apart; lower ones count as repeated.
+/// Size of the window below the highest number; lower numbers count as replayed.
 const WINDOW: u64 = 65_536;
 const WORDS: usize = 1_024;
 

@@ -4,7 +4,7 @@
 //! Whoever sends first greets. The answer brings the peer's salt, and shows that the peer has the
 //! key of the service and is there now. The peer keeps nothing until a datagram has opened. It must
 //! not forget such a greeter as long as its own salt stays the same, or what the greeter has sent
-//! could be sent again by others.
+//! could be replayed by others.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::SocketAddr;
@@ -305,7 +305,7 @@ impl Sealing {
             return false;
         }
         if self.associations.len() >= PEERS_MAX {
-            // Nothing can be sent again under a salt that is used no more.
+            // Nothing can be replayed under a salt that is used no more.
             let own = self.salt;
             self.associations.retain(|_, known| known.own == own);
             self.forget_routes();

@@ -666,8 +666,8 @@ impl Service {
             }
             Event::Validated { to, known } => self.release(tools.now, to, known),
             Event::Notice { from, code, .. } => {
-                // The peer has forgotten this end, or somebody says so: it is told again, and
-                // nothing waits for that.
+                // The peer has forgotten this end, or somebody forged that: greets it once more,
+                // and nothing waits for that.
                 let to = from.destination();
                 if code == NoticeCode::UnknownPeer
                     && self.validation.is_known(&to)

@@ -328,8 +328,8 @@ impl ServiceSocket {
         true
     }
 
-    /// Takes what the network, or this host, says of datagrams that were sent. Nobody is believed
-    /// who does not quote one of them.
+    /// Takes errors that the network, or this host, reports about datagrams that were sent. One
+    /// that quotes none of them is ignored.
     pub(super) fn note_errors(&mut self, now: Time) {
         for _ in 0..ERRORS {
             let Ok(Some(error)) = self.socket.next_error() else {
@@ -377,7 +377,7 @@ impl ServiceSocket {
         }
     }
 
-    /// Whether the application is to be told, once a second, that datagrams did not arrive.
+    /// Whether to report to the application, once a second, that datagrams did not arrive.
     pub(super) fn take_complaint(&mut self, now: Time) -> bool {
         if !self.complaint || now < self.quiet_until {
             return false;

@@ -37,13 +37,13 @@ const GONE: Error = Error::Invalid("the queue pair is gone");
 const SOCKET_BUFFER: usize = 4 << 20;
 
 fn socket_options(buffer: Option<usize>) -> UdpOptions {
-    let mut config = UdpOptions::default();
-    config.recv_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
-    config.send_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
-    config.report_destination = true;
-    config.report_errors = true;
-    config.timestamps = false;
-    config
+    let mut options = UdpOptions::default();
+    options.recv_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
+    options.send_buffer_bytes = buffer.unwrap_or(SOCKET_BUFFER);
+    options.report_destination = true;
+    options.report_errors = true;
+    options.timestamps = false;
+    options
 }
 
 impl DatagramQp {

@@ -56,7 +56,7 @@ const POLLER_EVERY: u32 = 32;
 const SKIPS_MAX: u32 = 8;
 /// How long somebody else may have driven before the engine looks again whether it still does, ns.
 const STANDBY_NS: u64 = 1_000_000;
-/// How long the engine leaves the baton to who has it, ns: a long piece of work takes some
+/// How long the engine leaves the baton to its holder, ns: a long piece of work takes some
 /// milliseconds, a usual one a few microseconds. It doubles, to [`STANDBY_NS`], while that one has
 /// it whenever the engine looks.
 const BUSY_NS: u64 = 100_000;

@@ -7,7 +7,7 @@ use haul_seal::{Cipher, Secret};
 use haul_soft::bulk::{Extent, FileRange};
 
 use super::*;
-use crate::channel::setup::{Channel, Kind, Setup, Ticket};
+use crate::channel::setup::{Channel, ChannelKind, Setup, Ticket};
 use crate::channel::tcp::{Acceptor, TcpChannel};
 use crate::dial::Server;
 use crate::lock;
@@ -91,7 +91,7 @@ fn over_channel(
     let listener = haul_io::tcp::listen(([127, 0, 0, 1], 0).into()).unwrap();
     let address = listener.local_addr().unwrap();
     let setup = |sealed| Setup {
-        kind: Kind::Tcp,
+        kind: ChannelKind::Tcp,
         ticket: Ticket::from_wire(5),
         streams,
         rate_bps: None,
