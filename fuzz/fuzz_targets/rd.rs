@@ -345,7 +345,7 @@ impl World {
         };
         let cookie = self.cookie.filter(|_| cookie);
         let hello = Body::Hello(Hello { cookie, terms });
-        self.control(0, 0, &hello, stranger(source), u32::from(epoch % 4) + 1);
+        self.control(0, 0, &hello, unknown(source), u32::from(epoch % 4) + 1);
     }
 
     fn data(&mut self, data: &Data) {
@@ -459,7 +459,7 @@ impl World {
         bytes.truncate(header_len);
         bytes.extend(payload);
         seal(&mut bytes);
-        self.feed(0, stranger(0), &bytes, data.honest);
+        self.feed(0, unknown(0), &bytes, data.honest);
     }
 
     fn post(&mut self, at: usize, to: Remote, kind: u8, len: u16, fence: bool) {
@@ -520,7 +520,7 @@ impl World {
 
     fn step(&mut self, step: &Step) {
         let foe = Remote {
-            addr: stranger(0),
+            addr: unknown(0),
             qpn: FOE,
         };
         let now = self.time();
@@ -531,7 +531,7 @@ impl World {
                     *first = 0xd1;
                 }
                 seal(&mut bytes);
-                self.feed(0, stranger(*source), &bytes, true);
+                self.feed(0, unknown(*source), &bytes, true);
             }
             Step::Data(data) => self.data(data),
             Step::Ack {
@@ -553,7 +553,7 @@ impl World {
                     (*delay).into(),
                     &ranges,
                 );
-                self.control(self.next, self.msg, &Body::Ack(ack), stranger(0), 1);
+                self.control(self.next, self.msg, &Body::Ack(ack), unknown(0), 1);
             }
             Step::Hello {
                 source,
@@ -572,12 +572,12 @@ impl World {
                 };
                 let psn = INITIAL.wrapping_add_signed((*psn).into());
                 let notice = Body::Notice(Notice { code, detail: 0 });
-                self.control(psn, (*msg).into(), &notice, stranger(0), 1);
+                self.control(psn, (*msg).into(), &notice, unknown(0), 1);
             }
             Step::Close { code, psn } => {
                 let psn = INITIAL.wrapping_add_signed((*psn).into());
                 let code = (*code).into();
-                self.control(psn, 0, &Body::Close(Close { code }), stranger(0), 1);
+                self.control(psn, 0, &Body::Close(Close { code }), unknown(0), 1);
             }
             Step::Post {
                 to_friend,
@@ -629,7 +629,7 @@ impl World {
 }
 
 /// Unknown peers have ports of their own.
-fn stranger(source: u8) -> SocketAddr {
+fn unknown(source: u8) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::new(10, 1, 0, source % 6), 9))
 }
 

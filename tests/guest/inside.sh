@@ -15,7 +15,7 @@ readonly SIW_A=10.9.0.1 SIW_B=10.9.0.2
 # In the namespace at the other end of siw's veth pair.
 readonly THERE=(ip netns exec there)
 # Where gateways take applications' RDMA connections, and where those lead.
-readonly DOOR=18600 REACHED=18601
+readonly LISTENER=18600 REACHED=18601
 # Every command is stopped after so many seconds.
 readonly LIMIT=150
 
@@ -30,7 +30,7 @@ group_rxe() {
     --peer rxe1 --from $RXE_B
   check rxe_bridges_connections_at_the_edges timeout $LIMIT ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1
   check rxe_bridges_rdma_cm_applications extended pair ucmatose -b $RXE_A -p $REACHED -C 20 -S 60000 -- \
-    ucmatose -s $RXE_A -b $RXE_B -p $DOOR -C 20 -S 60000
+    ucmatose -s $RXE_A -b $RXE_B -p $LISTENER -C 20 -S 60000
   check rxe_carried_it_over_the_wire received rxe-a 10000000
 }
 
@@ -123,7 +123,7 @@ pair() {
 # extended COMMAND…: it succeeds while two gateways lead from one port to the other.
 extended() {
   local process tries status=0
-  ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1 --door $DOOR --to $REACHED >edges.log &
+  ./verbs-peer edges --device rxe0 --at $RXE_A --peer rxe1 --listener $LISTENER --to $REACHED >edges.log &
   process=$!
   for ((tries = 0; tries < 150; tries++)); do
     ! grep -qsx 'gateways are there' edges.log || break

@@ -50,7 +50,7 @@ impl Path {
             ),
             args,
         );
-        let client = TcpStream::connect(near.door_at()).unwrap();
+        let client = TcpStream::connect(near.listener_at()).unwrap();
         let (server, _) = listener.accept().unwrap();
         for program in [&client, &server] {
             let patience = Some(Duration::from_secs(60));

@@ -135,9 +135,9 @@ fn connect(to: SocketAddr) -> TcpStream {
     try_connect(to).unwrap()
 }
 
-/// Whether a connection to this door is served; a door may reset it before it is there.
-fn ask(door: SocketAddr) -> std::io::Result<()> {
-    ping(&try_connect(door)?)
+/// Whether a connection to this listener is served; a listener may reset it before it is there.
+fn ask(listener: SocketAddr) -> std::io::Result<()> {
+    ping(&try_connect(listener)?)
 }
 
 /// Sends an octet and waits for it.
@@ -158,13 +158,13 @@ struct Transfer {
 }
 
 impl Transfer {
-    fn start(door: SocketAddr) -> Self {
+    fn start(listener: SocketAddr) -> Self {
         let (is_over, rounds) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
         );
         let (over, count) = (Arc::clone(&is_over), Arc::clone(&rounds));
-        let mut stream = connect(door);
+        let mut stream = connect(listener);
         let thread = std::thread::spawn(move || {
             let mut got = vec![0; 10_000];
             for round in 0.. {
@@ -208,10 +208,10 @@ impl Transfer {
 fn a_door_without_descriptors_lets_connections_wait_and_takes_them_when_there_are_some() {
     let far = far_gateway("tcp", "");
     let near = near_gateway("tcp", far.sessions_at(), echo_server());
-    let (door, counts) = (near.door_at(), Counts(&near));
-    let transfer = Transfer::start(door);
+    let (listener, counts) = (near.listener_at(), Counts(&near));
+    let transfer = Transfer::start(listener);
     counts.limit("nofile", &(counts.descriptors() + 3).to_string());
-    let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(door)).collect();
+    let mut waiting: Vec<TcpStream> = (0..8).map(|_| connect(listener)).collect();
     near.said("connections wait in the kernel");
     for served in &waiting[..3] {
         ping(served).unwrap();
@@ -245,25 +245,25 @@ fn a_door_without_descriptors_lets_connections_wait_and_takes_them_when_there_ar
 fn a_far_end_without_descriptors_refuses_with_a_line_and_recovers() {
     let far = far_gateway("tcp", "");
     let near = near_gateway("tcp", far.sessions_at(), echo_server());
-    let (door, counts) = (near.door_at(), Counts(&far));
-    let transfer = Transfer::start(door);
+    let (listener, counts) = (near.listener_at(), Counts(&far));
+    let transfer = Transfer::start(listener);
     // Nothing is free below the standard streams, whatever was closed before.
     counts.limit("nofile", "3");
-    let refused = ask(door).unwrap_err().kind();
+    let refused = ask(listener).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     let line = far.said("Too many open files");
     assert!(line.ends_with("refused"), "{line}");
     // New connections are refused, and a waiting one is served in the end.
     let another = near_gateway("tcp", far.sessions_at(), echo_server());
     let waits = std::thread::spawn({
-        let door = another.door_at();
-        move || ask(door)
+        let listener = another.listener_at();
+        move || ask(listener)
     });
     std::thread::sleep(Duration::from_millis(500));
     transfer.assert_going_on();
     counts.limit("nofile", &(counts.descriptors() + 200).to_string());
     waits.join().unwrap().unwrap();
-    ask(door).unwrap();
+    ask(listener).unwrap();
     transfer.end();
 }
 
@@ -272,9 +272,9 @@ fn a_session_that_does_not_fit_into_memory_is_refused_and_others_go_on() {
     // Twice its ring is what a session takes.
     let far = far_gateway("tcp", "memory = '16MiB'");
     let near = near_gateway("tcp", far.sessions_at(), echo_server());
-    let transfer = Transfer::start(near.door_at());
+    let transfer = Transfer::start(near.listener_at());
     let another = near_gateway("tcp", far.sessions_at(), echo_server());
-    let refused = ask(another.door_at()).unwrap_err().kind();
+    let refused = ask(another.listener_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     for gateway in [&far, &another] {
         gateway.said("the limit of an unauthenticated source");
@@ -287,19 +287,19 @@ fn a_session_that_does_not_fit_into_memory_is_refused_and_others_go_on() {
 fn where_the_system_gives_no_memory_a_session_is_refused_and_the_gateway_lives() {
     let far = far_gateway("tcp", "");
     let near = near_gateway("tcp", far.sessions_at(), echo_server());
-    let transfer = Transfer::start(near.door_at());
+    let transfer = Transfer::start(near.listener_at());
     let counts = Counts(&far);
     // The address space of a thread's stack, and not that of a session.
     let size = counts.status("VmSize:") << 10;
     counts.limit("as", &(size + (12 << 20)).to_string());
     let another = near_gateway("tcp", far.sessions_at(), echo_server());
-    let refused = ask(another.door_at()).unwrap_err().kind();
+    let refused = ask(another.listener_at()).unwrap_err().kind();
     assert_eq!(refused, ErrorKind::ConnectionReset);
     // The client's reset may overtake the line.
     far.said_any(&["no memory", "Cannot allocate"]);
     transfer.assert_going_on();
     counts.limit("as", "unlimited");
-    ask(another.door_at()).unwrap();
+    ask(another.listener_at()).unwrap();
     transfer.end();
 }
 
@@ -311,7 +311,7 @@ fn a_receiver_that_is_slow_holds_its_sender_back_and_fills_no_memory() {
         let server = serve(move |stream| sender.lock().unwrap().send(stream).unwrap());
         let far = far_gateway(kind, "");
         let near = near_gateway(kind, far.sessions_at(), server);
-        let mut program = connect(near.door_at());
+        let mut program = connect(near.listener_at());
         let mut taker = receiver.recv().unwrap();
         let gateways = [Counts(&near), Counts(&far)];
         let before = [0, 1].map(|at: usize| gateways[at].resident());
@@ -372,7 +372,7 @@ fn an_idle_connection_costs_little_at_each_gateway() {
     let near = near_gateway_with("iwarp/udt", far.sessions_at(), server, "32MiB");
     let open = |count: u64| {
         let one = |_| {
-            let stream = connect(near.door_at());
+            let stream = connect(near.listener_at());
             ping(&stream).unwrap();
             stream
         };
@@ -408,13 +408,13 @@ fn ten_thousand_connections_that_come_and_go_leave_nothing() {
     }
     let far = far_gateway("tcp", "");
     let near = near_gateway("tcp", far.sessions_at(), echo_server());
-    let door = near.door_at();
+    let listener = near.listener_at();
     let run = |rounds: u64| {
         std::thread::scope(|scope| {
             for _ in 0..CLIENTS {
                 scope.spawn(|| {
                     for _ in 0..rounds / CLIENTS {
-                        let mut stream = connect(door);
+                        let mut stream = connect(listener);
                         ping(&stream).unwrap();
                         stream.shutdown(Shutdown::Write).unwrap();
                         assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -426,7 +426,7 @@ fn ten_thousand_connections_that_come_and_go_leave_nothing() {
     let gateways = [Counts(&near), Counts(&far)];
     let counts = |counts: &Counts<'_>| (counts.descriptors(), counts.threads());
     // So that all of ring and arena has been touched: programs that send and take nothing back.
-    let greedy: Vec<TcpStream> = (0..4).map(|_| connect(door)).collect();
+    let greedy: Vec<TcpStream> = (0..4).map(|_| connect(listener)).collect();
     let soon = Some(Duration::from_millis(400));
     for stream in &greedy {
         stream.set_write_timeout(soon).unwrap();

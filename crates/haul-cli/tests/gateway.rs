@@ -82,10 +82,14 @@ fn pattern(len: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Sends `octets` through `door` and reads what comes back; `half_way` is called when half of it is
-/// there.
-fn exchange(door: SocketAddr, octets: &[u8], half_way: impl FnOnce()) -> std::io::Result<Vec<u8>> {
-    let stream = connect(door);
+/// Sends `octets` through `listener` and returns what comes back; calls `half_way` when half of it
+/// has arrived.
+fn exchange(
+    listener: SocketAddr,
+    octets: &[u8],
+    half_way: impl FnOnce(),
+) -> std::io::Result<Vec<u8>> {
+    let stream = connect(listener);
     let mut writer = stream.try_clone()?;
     let mut reader = stream;
     std::thread::scope(|scope| {
@@ -141,7 +145,7 @@ fn a_gateway_between_that_is_killed_and_comes_back_loses_nothing_where_ends_ackn
     for kind in KINDS {
         let mut chain = Chain::start(kind, "end_to_end = true");
         let sent = pattern(32 << 20);
-        let got = exchange(chain.near.door_at(), &sent, || chain.replace_middle());
+        let got = exchange(chain.near.listener_at(), &sent, || chain.replace_middle());
         let said = chain.near.all_said();
         assert!(got.is_ok_and(|got| got == sent), "{kind}: {said:?}");
         assert!(said.iter().any(|line| line.contains("goes on")), "{said:?}");
@@ -156,7 +160,7 @@ fn without_acknowledgement_between_the_ends_a_kill_is_a_reset_and_never_a_silent
         let mut chain = Chain::start(kind, "");
         // More than all that is between the ends can hold.
         let sent = pattern(160 << 20);
-        match exchange(chain.near.door_at(), &sent, || chain.replace_middle()) {
+        match exchange(chain.near.listener_at(), &sent, || chain.replace_middle()) {
             Ok(got) => panic!(
                 "{kind}: an end in order after {} of {} octets",
                 got.len(),
@@ -172,7 +176,7 @@ fn without_acknowledgement_between_the_ends_a_kill_is_a_reset_and_never_a_silent
         }
         // What comes after it works again.
         let sent = pattern(1 << 20);
-        assert!(exchange(chain.near.door_at(), &sent, || {}).unwrap() == sent);
+        assert!(exchange(chain.near.listener_at(), &sent, || {}).unwrap() == sent);
     }
 }
 
@@ -184,7 +188,7 @@ const CHANGE: Duration = Duration::from_secs(15);
 fn outlive(kind: &str, near: &Gateway, gone: &mut Gateway) -> Vec<String> {
     let sent = pattern(32 << 20);
     let mut since = Instant::now();
-    let got = exchange(near.door_at(), &sent, || {
+    let got = exchange(near.listener_at(), &sent, || {
         gone.kill();
         since = Instant::now();
     });
@@ -214,7 +218,7 @@ fn a_gateway_between_that_is_killed_for_good_loses_nothing_where_there_is_anothe
         let again = entry(kind, &[by, end], echo_server(), &route);
         let near = Gateway::start(&again.replace("end_to_end = true", ""));
         let sent = pattern(1 << 20);
-        assert!(exchange(near.door_at(), &sent, || {}).unwrap() == sent);
+        assert!(exchange(near.listener_at(), &sent, || {}).unwrap() == sent);
         // The check of the ways finds out first, or the session that is to be opened.
         let said = near.all_said();
         let found = [
@@ -234,7 +238,7 @@ fn a_way_that_is_back_is_used_when_the_other_is_gone() {
     let route = format!("end_to_end = true\nor_via = [['{or}', '{end}']]");
     let near = Gateway::start(&entry(kind, &[by, end], echo_server(), &route));
     let sent = pattern(32 << 20);
-    let got = exchange(near.door_at(), &sent, || {
+    let got = exchange(near.listener_at(), &sent, || {
         first.kill();
         near.said(&format!("{or}: the session goes on"));
         let again = member(kind, &by.to_string(), "next = ['127.0.0.1']");
@@ -277,7 +281,7 @@ fn an_optional_gateway_that_is_down_is_left_out() {
         format!("'{by}', {optional}, '{end}'"),
     ] {
         let near = Gateway::start(&entry_by(kind, &via, echo_server(), ""));
-        let got = exchange(near.door_at(), &sent, || {});
+        let got = exchange(near.listener_at(), &sent, || {});
         assert!(got.unwrap() == sent, "{via}: {:?}", near.all_said());
     }
     has_said(&first.all_said(), &format!("{down} is left out: "));

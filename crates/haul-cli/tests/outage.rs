@@ -175,7 +175,7 @@ impl Gateways {
              [[route]]\nto = ['*']\nvia = [{via}]\nring = '8MiB'\n",
             waits()
         ));
-        near.door_at();
+        near.listener_at();
         Self {
             near,
             between,

@@ -172,7 +172,7 @@ pub fn prove(connection: &mut Connection, code: &PairingCode) -> Result<PublicKe
 }
 
 /// A receiver that waits for the one client that knows its code.
-pub struct Desk {
+pub struct PairingService {
     code: PairingCode,
     until: Instant,
     state: Mutex<State>,
@@ -194,13 +194,13 @@ pub enum Outcome {
     Wrong(u32),
 }
 
-impl fmt::Debug for Desk {
+impl fmt::Debug for PairingService {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("PairingService").finish_non_exhaustive()
     }
 }
 
-impl Desk {
+impl PairingService {
     /// Waits until `until` for a client with this code; `changed` learns of each attempt.
     #[must_use]
     pub fn new(
@@ -302,7 +302,7 @@ fn over(text: &str) -> Fault {
     Fault::new(Code::NotAuthenticated, text).hint(AGAIN)
 }
 
-impl Service for Desk {
+impl Service for PairingService {
     fn name(&self) -> &'static str {
         SERVICE
     }
@@ -342,14 +342,14 @@ mod tests {
         let (mut near, mut far) = (near.unwrap(), far.unwrap());
         far.receive().unwrap();
         let (closer, code) = (far.closer(), PairingCode::random().unwrap());
-        let desk = Desk::new(
+        let service = PairingService::new(
             code.clone(),
             Instant::now() + Duration::from_secs(60),
             |_| {},
         );
         std::thread::scope(|scope| {
-            let state = lock(&desk.state);
-            let receiver = scope.spawn(|| desk.pair(&mut far));
+            let state = lock(&service.state);
+            let receiver = scope.spawn(|| service.pair(&mut far));
             let binding = near.export(LABEL, b"").unwrap();
             let run = Run::start(&code, &binding, true);
             near.send(&run.message).unwrap();
@@ -361,7 +361,7 @@ mod tests {
             drop(state);
             receiver.join().unwrap().unwrap_err();
         });
-        let state = lock(&desk.state);
+        let state = lock(&service.state);
         assert_eq!((state.paired, state.tries_left), (None, TRIES));
     }
 

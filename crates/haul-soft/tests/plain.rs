@@ -36,13 +36,13 @@ fn turn(near: &mut Stream, far: &mut Stream) {
 }
 
 fn pair(near: &Options, far: &Options) -> (Stream, Stream) {
-    let (near, mut far) = strangers(near, far);
+    let (near, mut far) = plain_ends(near, far);
     far.admit();
     (near, far)
 }
 
 /// The accepting end, which is the second, has not admitted the other.
-fn strangers(near: &Options, far: &Options) -> (Stream, Stream) {
+fn plain_ends(near: &Options, far: &Options) -> (Stream, Stream) {
     let mut listener = Listener::bind(LOCAL, far.clone()).unwrap();
     let mut near = Stream::connect(listener.local_addr(), near).unwrap();
     assert!(!near.is_open());
@@ -149,7 +149,7 @@ fn what_is_not_taken_holds_the_sender_back() {
 fn one_who_is_not_admitted_is_held_little_for() {
     // Placed, and in slots.
     for placement in [true, false] {
-        let (mut near, mut far) = strangers(&options(placement), &options(placement));
+        let (mut near, mut far) = plain_ends(&options(placement), &options(placement));
         let mut greeting = Flow::new(2_000, 2_000);
         while greeting.taken < greeting.total {
             greeting.push(&mut near, &mut far);

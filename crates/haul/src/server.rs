@@ -40,7 +40,7 @@ use listing::Listing;
 use permit::permit;
 pub use root::Root;
 use shared::{Record, Shared};
-use table::{Seat, Table};
+use table::{SessionSlot, Table};
 
 /// Default of [`Config::sessions_max`].
 pub const SESSIONS_DEFAULT: usize = 64;
@@ -301,10 +301,10 @@ impl Service for Shared {
             let refused = permit(false, &rights, "use this server");
             return refused.unwrap_or_else(|fault| connection.refuse(&fault));
         }
-        if let Some(seat) = self.seat(&mut connection, greeting.task, &name)
+        if let Some(slot) = self.take_slot(&mut connection, greeting.task, &name)
             && let Ok(link) = Link::start(connection, dead_after)
         {
-            serve(self, &link, &seat, &rights, &name, dead_after);
+            serve(self, &link, &slot, &rights, &name, dead_after);
         }
     }
 }
@@ -328,15 +328,15 @@ impl Service for Before {
 fn serve(
     shared: &Shared,
     link: &Link,
-    seat: &Seat<'_>,
+    slot: &SessionSlot<'_>,
     rights: &Rights,
     peer: &str,
     dead_after: Duration,
 ) {
-    seat.hold(link.cancel());
+    slot.hold(link.cancel());
     let log = |what: &str| (shared.log)(&format!("{peer}: {what}"));
     let mut record = Record::begin();
-    let result = converse(shared, link, seat, rights, dead_after, &mut record, &log);
+    let result = converse(shared, link, slot, rights, dead_after, &mut record, &log);
     if let Err(fault) = &result {
         link.report(fault);
     }
@@ -347,7 +347,7 @@ fn serve(
 fn converse(
     shared: &Shared,
     link: &Link,
-    seat: &Seat<'_>,
+    slot: &SessionSlot<'_>,
     rights: &Rights,
     dead_after: Duration,
     record: &mut Record,
@@ -374,7 +374,7 @@ fn converse(
         }
         other => Err(other.misplaced()),
     });
-    seat.note_asked();
+    slot.note_asked();
     let (request, opening, declared) = asked?;
     match request {
         Message::Put(put) => {

@@ -35,13 +35,13 @@ pub(crate) struct Edges {
     /// Device of the far gateway, and of the application that connects
     #[arg(long)]
     peer: String,
-    /// Port of an application that is reached there; with `door`, the gateways run for others'
+    /// Port of an application that is reached there; with `listener`, the gateways run for others'
     /// applications, until they are killed
-    #[arg(long, requires = "door")]
+    #[arg(long, requires = "listener")]
     to: Option<u16>,
     /// Port at which applications come in
     #[arg(long)]
-    door: Option<u16>,
+    listener: Option<u16>,
 }
 
 impl Edges {
@@ -67,10 +67,10 @@ impl Edges {
              [rdma]\ndevice = '{peer}'\nexit = ['{to}']\n[[channel]]\nkind = 'tcp'\nlisten = '{host}:0'\n"
         ))?;
         let via = far.listen_addr().context("no address")?;
-        let door = SocketAddr::new(*at, self.door.unwrap_or(0));
+        let listener = SocketAddr::new(*at, self.listener.unwrap_or(0));
         let (near, _) = gateways::start(&format!(
             "name = 'entry'\nanonymous = true\n[rdma]\ndevice = '{device}'\n\
-             [[listener]]\nkind = 'rdma'\nlisten = '{door}'\nto = '{to}'\n\
+             [[listener]]\nkind = 'rdma'\nlisten = '{listener}'\nto = '{to}'\n\
              [[route]]\nto = ['*']\nvia = ['{via}']\nchannels = ['tcp']\nring = '8MiB'\n"
         ))?;
         Ok((near, far))
@@ -90,8 +90,8 @@ impl Edges {
         let client = App::new(&there, there.create_event_channel()?)?;
         let mut hello = ConnParam::default();
         hello.private_data = b"hello";
-        let door = near.listener_addrs()[0];
-        client.qp.connect(door, &hello, &client.events)?;
+        let listener = near.listener_addrs()[0];
+        client.qp.connect(listener, &hello, &client.events)?;
         let CmEvent::ConnectRequest(request) = event(&events)? else {
             bail!("no request came");
         };

@@ -70,7 +70,7 @@ pub(crate) struct Session<'a> {
 
 /// The state of the other end so far.
 #[derive(Default)]
-struct Heard {
+struct PeerReports {
     account: Option<Account>,
 }
 
@@ -115,7 +115,7 @@ impl Session<'_> {
                 Fault::new(Code::Other, format!("cannot start a thread: {error}"))
             })?;
             let mut ticker = Ticker::new(self, run);
-            let mut heard = Heard::default();
+            let mut reports = PeerReports::default();
             let done = loop {
                 match ended.recv_timeout(TICK) {
                     Ok(done) => break done,
@@ -126,11 +126,11 @@ impl Session<'_> {
                 }
                 let told = ticker
                     .working(run.budget)
-                    .and_then(|()| self.hear(run, &mut heard));
+                    .and_then(|()| self.take_reports(run, &mut reports));
                 told.map_err(|fault| self.cancelled(fault))?;
             };
             let done = done.map_err(|failure| self.control.account_of(self.failed(&failure)))?;
-            self.settle(run, &meter, done, heard, ticker)
+            self.settle(run, &meter, done, reports, ticker)
         })
     }
 
@@ -140,7 +140,7 @@ impl Session<'_> {
         run: &Run<'_>,
         meter: &Meter,
         done: Done,
-        mut heard: Heard,
+        mut reports: PeerReports,
         mut ticker: Ticker<'_>,
     ) -> Result<(Account, Account), Fault> {
         let own = match done {
@@ -149,10 +149,10 @@ impl Session<'_> {
                 self.control.send(&Message::Sent {
                     datagrams: sent.datagrams,
                 })?;
-                while heard.account.is_none() {
+                while reports.account.is_none() {
                     std::thread::sleep(TICK);
                     ticker.tick()?;
-                    self.hear(run, &mut heard)?;
+                    self.take_reports(run, &mut reports)?;
                 }
                 let last = self.engine.sample();
                 sent.retransmitted = sent.retransmitted.max(last.retransmitted);
@@ -180,14 +180,14 @@ impl Session<'_> {
         self.control.send(&Message::Account {
             account: Box::new(own.clone()),
         })?;
-        while heard.account.is_none() {
+        while reports.account.is_none() {
             match self.control.receive()? {
-                Message::Account { account } => heard.account = Some(*account),
+                Message::Account { account } => reports.account = Some(*account),
                 Message::Sent { .. } | Message::Interval { .. } => {}
                 other => return Err(other.misplaced()),
             }
         }
-        let peer = heard.account.unwrap_or_default();
+        let peer = reports.account.unwrap_or_default();
         Ok((own, peer))
     }
 
@@ -221,7 +221,7 @@ impl Session<'_> {
     }
 
     /// Handles the peer's messages.
-    fn hear(&self, run: &Run<'_>, heard: &mut Heard) -> Result<(), Fault> {
+    fn take_reports(&self, run: &Run<'_>, reports: &mut PeerReports) -> Result<(), Fault> {
         while let Some(message) = self.control.poll()? {
             match message {
                 Message::Interval { until_ms, bytes } => (self.progress)(Progress {
@@ -232,7 +232,7 @@ impl Session<'_> {
                     run.announced.set(datagrams);
                     self.engine.peer_sent();
                 }
-                Message::Account { account } => heard.account = Some(*account),
+                Message::Account { account } => reports.account = Some(*account),
                 other => return Err(other.misplaced()),
             }
         }

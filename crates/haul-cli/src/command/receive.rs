@@ -9,7 +9,7 @@ use haul::fault::{Code, Fault};
 use haul::ports::Ports;
 use haul::server::{Config, Root, Server, own_addresses};
 use haul_control::identity::{Identity, PeerIdentity, PrivateKey};
-use haul_control::pairing::{self, Desk, Outcome};
+use haul_control::pairing::{self, Outcome, PairingService};
 use haul_control::server as control;
 use haul_control::trust::ServerConfig;
 
@@ -47,7 +47,7 @@ fn receive(args: &Receive) -> Result<(), Fault> {
     let code = pairing::PairingCode::random()?;
     let until = Instant::now() + args.time;
     let (told, events) = std::sync::mpsc::channel();
-    let desk = Arc::new(Desk::new(code.clone(), until, move |outcome| {
+    let service = Arc::new(PairingService::new(code.clone(), until, move |outcome| {
         let event = match outcome {
             Outcome::Paired(_) => Event::Paired,
             Outcome::Wrong(left) => {
@@ -67,11 +67,11 @@ fn receive(args: &Receive) -> Result<(), Fault> {
     let noted = Arc::clone(&ended);
     let log = super::serve::log(args.quiet);
     let told = Arc::clone(&log);
-    let admitting = Arc::clone(&desk);
+    let admitting = Arc::clone(&service);
     let admission = Arc::new(move |peer: &PeerIdentity| admitting.admit(peer));
     let identity = Identity::Key(PrivateKey::generate()?);
     let config = Config {
-        services: vec![desk],
+        services: vec![service],
         audit: Some(Arc::new(move |entry| {
             told(&entry.to_string());
             if entry.operation == "put" && !entry.fault.is_some_and(|fault| fault.code.passes()) {

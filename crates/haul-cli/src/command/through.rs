@@ -26,19 +26,19 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(crate) struct Through {
     gateway: Gateway,
     hops: Vec<HostPort>,
-    voice: Arc<Mutex<Voice>>,
+    reporter: Arc<Mutex<Reporter>>,
 }
 
 /// Tells people what does not work as it should: not before the session is there, for where it does
 /// not come to be, that is one line.
-struct Voice {
+struct Reporter {
     say: Box<dyn Fn(&str) + Send>,
     is_heard: bool,
     held: Vec<String>,
     last: String,
 }
 
-impl Voice {
+impl Reporter {
     fn hear(&mut self, line: &str) {
         if self.last == line {
             return;
@@ -64,14 +64,14 @@ impl Voice {
     }
 }
 
-impl fmt::Debug for Voice {
+impl fmt::Debug for Reporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Voice({})", self.last)
+        write!(f, "Reporter({})", self.last)
     }
 }
 
-fn lock(voice: &Mutex<Voice>) -> MutexGuard<'_, Voice> {
-    voice.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(reporter: &Mutex<Reporter>) -> MutexGuard<'_, Reporter> {
+    reporter.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Through {
@@ -90,13 +90,13 @@ impl Through {
         let Some(first) = args.gateway.first() else {
             return Ok(None);
         };
-        let voice = Arc::new(Mutex::new(Voice {
+        let reporter = Arc::new(Mutex::new(Reporter {
             say: Box::new(say),
             is_heard: false,
             held: Vec::new(),
             last: String::new(),
         }));
-        let own = Arc::clone(&voice);
+        let own = Arc::clone(&reporter);
         let log = Log::new(move |level, line| {
             if level <= Level::Warning {
                 lock(&own).hear(line);
@@ -109,11 +109,11 @@ impl Through {
         let through = Self {
             gateway,
             hops,
-            voice,
+            reporter,
         };
         let opened = through.gateway.open_session(first, patience, goes_on);
         opened.map_err(|refusal| through.fault(&refusal, None))?;
-        lock(&through.voice).begin();
+        lock(&through.reporter).begin();
         Ok(Some(through))
     }
 
@@ -125,7 +125,7 @@ impl Through {
     /// Drains the session until its data has not moved for `patience`, or `goes_on` returns false.
     /// Returns whether nothing is left.
     pub(crate) fn finish(mut self, patience: Duration, mut goes_on: impl FnMut() -> bool) -> bool {
-        lock(&self.voice).end();
+        lock(&self.reporter).end();
         self.gateway.begin_drain();
         let moved = |gateway: &Gateway| -> u64 {
             let sessions = gateway.sessions();
@@ -194,7 +194,7 @@ impl Through {
 /// The gateways see the session end in order.
 impl Drop for Through {
     fn drop(&mut self) {
-        lock(&self.voice).end();
+        lock(&self.reporter).end();
         self.gateway.drain(GOODBYE);
     }
 }

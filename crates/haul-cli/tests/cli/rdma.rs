@@ -371,7 +371,7 @@ fn what_makes_no_sense_is_refused_with_one_line() {
 }
 
 #[test]
-fn strangers_change_nothing() {
+fn unknown_peers_change_nothing() {
     let server = serve(&[]);
     let connect = || TcpStream::connect(("127.0.0.1", server.port)).unwrap();
     let silent: Vec<_> = (0..5).map(|_| connect()).collect();

@@ -168,10 +168,12 @@ fn connect(to: SocketAddr) -> TcpStream {
 #[test]
 fn sigterm_lets_connections_finish_and_takes_no_new_ones() {
     let mut carrying = Carrying::start(|_| Vec::new());
-    let door = carrying.near.address("listener at");
+    let listener = carrying.near.address("listener at");
     carrying.near.signal("TERM");
     carrying.near.line("draining connections");
-    wait_until("a closed door", || TcpStream::connect(door).is_err());
+    wait_until("a closed listener", || {
+        TcpStream::connect(listener).is_err()
+    });
     carrying.echo(&vec![7; 200_000]);
     carrying.stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(carrying.stream.read(&mut [0]).unwrap(), 0);

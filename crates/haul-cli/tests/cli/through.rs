@@ -137,7 +137,7 @@ fn an_rdma_connection_ends_at_the_gateways_and_goes_on_between_them() {
         &data_port,
     ]);
     // The near gateway is at the other address, with the ports of the server.
-    let door = |port: &str| {
+    let listener = |port: &str| {
         format!(
             "[[listener]]\nkind = 'forward'\nlisten = '127.0.0.2:{port}'\nto = '127.0.0.1:{port}'\n"
         )
@@ -145,11 +145,11 @@ fn an_rdma_connection_ends_at_the_gateways_and_goes_on_between_them() {
     let far = last();
     let near = Gateway::start(&format!(
         "name = 'near'\nanonymous = true\n{}{}[[route]]\nto = ['*']\nvia = ['{}']\nring = '8MiB'\nchannels = ['{KIND}']\n",
-        door(&server.port.to_string()),
-        door(&data_port),
+        listener(&server.port.to_string()),
+        listener(&data_port),
         far.sessions_at(),
     ));
-    near.door_at();
+    near.listener_at();
     let to = format!("127.0.0.2:{}", server.port);
     for flags in [
         "--op write",
@@ -503,8 +503,9 @@ fn routes_are_tried_without_opening_a_session() {
     let keyed = Gateway::start(&keyed);
     // The gateway itself may run meanwhile.
     let held = TcpListener::bind("127.0.0.1:0").unwrap();
-    let door = held.local_addr().unwrap();
-    let door = format!("[[listener]]\nkind = 'forward'\nlisten = '{door}'\nto = 'a.example:80'\n");
+    let listener = held.local_addr().unwrap();
+    let listener =
+        format!("[[listener]]\nkind = 'forward'\nlisten = '{listener}'\nto = 'a.example:80'\n");
     let at = [&first, &second, &keyed].map(|gateway| gateway.sessions_at().to_string());
     let route = |to: &str, via: &[&str]| {
         format!(
@@ -514,7 +515,7 @@ fn routes_are_tried_without_opening_a_session() {
     let file = place.outside("gateway.toml");
     let check = |routes: &[String]| {
         let routes = routes.concat();
-        let config = format!("name = 'near'\nanonymous = true\n{door}{routes}");
+        let config = format!("name = 'near'\nanonymous = true\n{listener}{routes}");
         std::fs::write(&file, config).unwrap();
         haul(["gateway", "check", "--reach", &text(&file)])
     };

@@ -86,7 +86,7 @@ impl Gateway {
         self.said("sessions at ").parse().unwrap()
     }
 
-    pub(crate) fn door_at(&self) -> SocketAddr {
+    pub(crate) fn listener_at(&self) -> SocketAddr {
         self.said("listener at ").parse().unwrap()
     }
 

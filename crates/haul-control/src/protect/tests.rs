@@ -110,12 +110,12 @@ fn a_client_without_an_admitted_key_is_refused_with_a_line_and_counted() {
     let expected = server.0.client.name.clone();
     assert_eq!(expected, client.0.client.name);
     // It knows the server's key, and the server does not know its own.
-    let stranger = key();
+    let unknown = key();
     let known = match &client.0.peers {
         Peers::Keys(keys) => keys.clone(),
         Peers::Certificates { .. } => panic!("keys"),
     };
-    let ends = [Protection::keys(stranger, known).unwrap(), server];
+    let ends = [Protection::keys(unknown, known).unwrap(), server];
     let mut handshakes = begin(&ends);
     let error = run(&mut handshakes, 1_000).unwrap_err();
     assert!(error.to_string().contains("not one of those"), "{error}");
@@ -226,9 +226,9 @@ fn certificates_are_verified_at_both_ends() {
     assert!(named("127.0.0.1").is_ok());
     let error = named("elsewhere.example").unwrap_err();
     assert!(error.to_string().contains("another name"), "{error}");
-    let stranger = end(&foreign, &authority, None);
-    assert!(seals([good(), stranger.clone()]).is_err());
-    assert!(seals([stranger, good()]).is_err());
+    let unknown = end(&foreign, &authority, None);
+    assert!(seals([good(), unknown.clone()]).is_err());
+    assert!(seals([unknown, good()]).is_err());
 }
 
 struct Authority {

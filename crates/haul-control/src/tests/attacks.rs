@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use super::*;
 use crate::connection::{decrypt, encrypted};
-use crate::pairing::{self, Desk, Outcome};
+use crate::pairing::{self, Outcome, PairingService};
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = Instant::now() + LIMIT;
@@ -181,18 +181,22 @@ fn clients_that_say_nothing_of_use_are_one_line() {
 /// A receiver with its server, and what it tells of attempts.
 fn receiver(
     code: &pairing::PairingCode,
-) -> (SocketAddr, Arc<Desk>, std::sync::mpsc::Receiver<Outcome>) {
+) -> (
+    SocketAddr,
+    Arc<PairingService>,
+    std::sync::mpsc::Receiver<Outcome>,
+) {
     let (tell, outcomes) = channel();
     let until = Instant::now() + 6 * LIMIT;
-    let desk = Arc::new(Desk::new(code.clone(), until, move |outcome| {
+    let service = Arc::new(PairingService::new(code.clone(), until, move |outcome| {
         let _ = tell.send(*outcome);
     }));
-    let admitting = Arc::clone(&desk);
+    let admitting = Arc::clone(&service);
     let admission = Arc::new(move |peer: &PeerIdentity| admitting.admit(peer));
     let config = ServerConfig::new(&[Identity::Key(key())], &[], admission).unwrap();
-    let services: Vec<Arc<dyn Service>> = vec![Arc::clone(&desk) as _];
+    let services: Vec<Arc<dyn Service>> = vec![Arc::clone(&service) as _];
     let server = Server::new(config, services, None, Arc::new(|_| {}));
-    (run(&Arc::new(server)), desk, outcomes)
+    (run(&Arc::new(server)), service, outcomes)
 }
 
 /// Connects to a receiver and says nothing yet.
@@ -209,11 +213,11 @@ fn approach(address: SocketAddr, key: &PrivateKey) -> End {
 #[test]
 fn a_receiver_pairs_a_few_clients_at_once_and_reads_short_messages() {
     let code = pairing::PairingCode::random().unwrap();
-    let (address, desk, _) = receiver(&code);
+    let (address, service, _) = receiver(&code);
     let mut silent: Vec<Connection> = (0..16)
         .map(|_| approach(address, &key()).unwrap())
         .collect();
-    wait_until("16 clients", || desk.clients() == 16);
+    wait_until("16 clients", || service.clients() == 16);
     let fault = approach(address, &key()).unwrap().receive().unwrap_err();
     assert_eq!(fault.code, Code::ServerBusy, "{fault}");
     // One of them announces a long message.
@@ -221,23 +225,23 @@ fn a_receiver_pairs_a_few_clients_at_once_and_reads_short_messages() {
     let _ = long.send(&vec![7; 1 << 20]);
     let fault = long.receive().unwrap_err();
     assert!(fault.text.contains("bytes as one frame"), "{fault}");
-    wait_until("room", || desk.clients() < 16);
+    wait_until("room", || service.clients() < 16);
     pairing::prove(&mut approach(address, &key()).unwrap(), &code).unwrap();
 }
 
 #[test]
 fn after_a_client_was_paired_no_other_is_admitted() {
     let code = pairing::PairingCode::random().unwrap();
-    let (address, desk, outcomes) = receiver(&code);
+    let (address, service, outcomes) = receiver(&code);
     let own = key();
     let peer = PeerIdentity::Key(own.public());
-    assert!(!desk.admit(&peer).unwrap().write);
+    assert!(!service.admit(&peer).unwrap().write);
     pairing::prove(&mut approach(address, &own).unwrap(), &code).unwrap();
     assert_eq!(
         outcomes.recv_timeout(LIMIT).unwrap(),
         Outcome::Paired(own.public())
     );
-    let rights = desk.admit(&peer).unwrap();
+    let rights = service.admit(&peer).unwrap();
     assert!(rights.write && rights.drop_only && !rights.read && !rights.bench);
     let fault = approach(address, &key()).unwrap_err();
     assert_eq!(fault.code, Code::NotAuthenticated);

@@ -202,7 +202,7 @@ fn a_silent_client_is_disconnected_and_an_active_one_is_not() {
 }
 
 #[test]
-fn further_clients_wait_until_a_guest_has_left() {
+fn further_clients_wait_until_a_pending_one_has_left() {
     let limits = Limits {
         pending: 2,
         handshake_ns: PATIENCE_NS * 2,

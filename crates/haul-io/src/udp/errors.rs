@@ -53,12 +53,12 @@ impl UdpSocket {
     pub fn next_error(&self) -> io::Result<Option<NetworkError>> {
         loop {
             let mut octets = [0; QUOTED_MAX];
-            let Some(envelope) = message::receive_error(self.as_fd(), &mut octets)? else {
+            let Some(meta) = message::receive_error(self.as_fd(), &mut octets)? else {
                 return Ok(None);
             };
-            let notes = &envelope.control.0[..envelope.control_len];
-            if let (Some(to), Some((why, local))) = (envelope.from.decode(), error_of(notes)) {
-                let len = envelope.bytes;
+            let notes = &meta.control.0[..meta.control_len];
+            if let (Some(to), Some((why, local))) = (meta.from.decode(), error_of(notes)) {
+                let len = meta.bytes;
                 return Ok(Some(NetworkError {
                     to,
                     why,

@@ -110,7 +110,7 @@ pub(super) fn send_many(fd: BorrowedFd<'_>, messages: &mut [OutMessage<'_>]) -> 
 
 /// Where one arrival's address and notes go, and how much of each the kernel has filled.
 #[derive(Clone, Copy)]
-pub(super) struct Envelope {
+pub(super) struct RecvMeta {
     pub(super) from: Address,
     pub(super) control: ControlBuffer,
     pub(super) control_len: usize,
@@ -118,7 +118,7 @@ pub(super) struct Envelope {
     pub(super) truncated: bool,
 }
 
-impl Envelope {
+impl RecvMeta {
     pub(super) const EMPTY: Self = Self {
         from: Address::EMPTY,
         control: ControlBuffer::EMPTY,
@@ -128,19 +128,19 @@ impl Envelope {
     };
 }
 
-/// Receives up to as many messages as there are `buffers` and `envelopes` (at most
+/// Receives up to as many messages as there are `buffers` and `metas` (at most
 /// [`MESSAGES_MAX`]) without waiting; how many came.
 pub(super) fn receive_many(
     fd: BorrowedFd<'_>,
     buffers: &mut [Buffer],
-    envelopes: &mut [Envelope],
+    metas: &mut [RecvMeta],
 ) -> io::Result<usize> {
     let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; MESSAGES_MAX];
     let mut headers = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; MESSAGES_MAX];
     let mut filled = 0;
-    for (index, (buffer, envelope)) in buffers
+    for (index, (buffer, meta)) in buffers
         .iter_mut()
-        .zip(&mut *envelopes)
+        .zip(&mut *metas)
         .enumerate()
         .take(MESSAGES_MAX)
     {
@@ -151,12 +151,12 @@ pub(super) fn receive_many(
         });
         headers[index].write(libc::mmsghdr {
             msg_hdr: libc::msghdr {
-                msg_name: (&raw mut envelope.from).cast(),
+                msg_name: (&raw mut meta.from).cast(),
                 msg_namelen: socklen::<Address>(),
                 msg_iov: ptr::from_mut(vector),
                 msg_iovlen: 1,
-                msg_control: envelope.control.0.as_mut_ptr().cast(),
-                msg_controllen: envelope.control.0.len(),
+                msg_control: meta.control.0.as_mut_ptr().cast(),
+                msg_controllen: meta.control.0.len(),
                 msg_flags: 0,
             },
             msg_len: 0,
@@ -165,8 +165,8 @@ pub(super) fn receive_many(
     }
     let headers_ptr = headers.as_mut_ptr().cast::<libc::mmsghdr>();
     // SAFETY: the first `filled` headers are initialised and each points to a buffer, a vector and
-    // an envelope of its own, all exclusively borrowed until this function returns, with their true
-    // lengths.
+    // a `RecvMeta` of its own, all exclusively borrowed until this function returns, with their
+    // true lengths.
     let received = unsafe {
         libc::recvmmsg(
             fd.as_raw_fd(),
@@ -177,31 +177,31 @@ pub(super) fn receive_many(
         )
     };
     let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-    for (header, envelope) in headers.iter().zip(envelopes).take(received) {
+    for (header, meta) in headers.iter().zip(metas).take(received) {
         // SAFETY: the kernel has received no more messages than there were initialised headers.
         let header = unsafe { header.assume_init_ref() };
-        envelope.bytes = usize::try_from(header.msg_len).unwrap_or(0);
-        envelope.control_len = header.msg_hdr.msg_controllen;
-        envelope.truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
+        meta.bytes = usize::try_from(header.msg_len).unwrap_or(0);
+        meta.control_len = header.msg_hdr.msg_controllen;
+        meta.truncated = header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0;
     }
     Ok(received)
 }
 
 /// Takes the oldest entry of the error queue without waiting, and the beginning of its datagram;
 /// none if there is none.
-pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Option<Envelope>> {
-    let mut envelope = Envelope::EMPTY;
+pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<Option<RecvMeta>> {
+    let mut meta = RecvMeta::EMPTY;
     let mut vector = libc::iovec {
         iov_base: room.as_mut_ptr().cast(),
         iov_len: room.len(),
     };
     let mut header = libc::msghdr {
-        msg_name: (&raw mut envelope.from).cast(),
+        msg_name: (&raw mut meta.from).cast(),
         msg_namelen: socklen::<Address>(),
         msg_iov: &raw mut vector,
         msg_iovlen: 1,
-        msg_control: envelope.control.0.as_mut_ptr().cast(),
-        msg_controllen: envelope.control.0.len(),
+        msg_control: meta.control.0.as_mut_ptr().cast(),
+        msg_controllen: meta.control.0.len(),
         msg_flags: 0,
     };
     let flags = FLAGS | libc::MSG_ERRQUEUE;
@@ -215,9 +215,9 @@ pub(super) fn receive_error(fd: BorrowedFd<'_>, room: &mut [u8]) -> io::Result<O
             _ => Err(error),
         };
     };
-    envelope.bytes = received;
-    envelope.control_len = header.msg_controllen;
-    Ok(Some(envelope))
+    meta.bytes = received;
+    meta.control_len = header.msg_controllen;
+    Ok(Some(meta))
 }
 
 /// Sets an option whose value is an `int`.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::UdpSocket;
 use super::control::ArrivalNotes;
-use super::message::{self, Envelope, MESSAGES_MAX};
+use super::message::{self, MESSAGES_MAX, RecvMeta};
 use super::pool::{Buffer, Pool};
 use crate::clock::Clock;
 
@@ -29,10 +29,9 @@ impl UdpSocket {
     pub fn recv_batch(&self, batch: &mut RecvBatch) -> io::Result<usize> {
         batch.arrivals.clear();
         batch.filled = false;
-        let received =
-            message::receive_many(self.as_fd(), &mut batch.buffers, &mut batch.envelopes)?;
+        let received = message::receive_many(self.as_fd(), &mut batch.buffers, &mut batch.metas)?;
         batch.filled = received == batch.buffers.len();
-        batch.read_envelopes(received);
+        batch.read_arrivals(received);
         Ok(batch.arrivals.len())
     }
 }
@@ -41,7 +40,7 @@ impl UdpSocket {
 /// taken out.
 pub struct RecvBatch {
     buffers: Box<[Buffer]>,
-    envelopes: Box<[Envelope]>,
+    metas: Box<[RecvMeta]>,
     arrivals: Vec<Arrival>,
     pool: Arc<Pool>,
     now_ns: u64,
@@ -67,7 +66,7 @@ impl RecvBatch {
         let pool = Pool::new(buffers, buffer_bytes)?;
         Ok(Self {
             buffers: (0..messages).map_while(|_| pool.take()).collect(),
-            envelopes: vec![Envelope::EMPTY; messages].into(),
+            metas: vec![RecvMeta::EMPTY; messages].into(),
             arrivals: Vec::with_capacity(messages),
             pool,
             now_ns: 0,
@@ -158,35 +157,31 @@ impl RecvBatch {
         }
     }
 
-    fn read_envelopes(&mut self, received: usize) {
+    fn read_arrivals(&mut self, received: usize) {
         let clock = Clock::new();
         self.now_ns = clock.now_ns();
         let realtime_ns = clock.realtime_ns();
         let arrived = self
             .buffers
             .iter_mut()
-            .zip(&self.envelopes)
+            .zip(&self.metas)
             .enumerate()
             .take(received);
-        for (slot, (buffer, envelope)) in arrived {
-            let from = envelope.from.decode();
-            let (Some(from), false) = (from, envelope.truncated) else {
+        for (slot, (buffer, meta)) in arrived {
+            let from = meta.from.decode();
+            let (Some(from), false) = (from, meta.truncated) else {
                 self.cut += 1;
                 continue;
             };
-            buffer.set_len(envelope.bytes);
-            let control = envelope
-                .control
-                .0
-                .get(..envelope.control_len)
-                .unwrap_or(&[]);
+            buffer.set_len(meta.bytes);
+            let control = meta.control.0.get(..meta.control_len).unwrap_or(&[]);
             let notes = ArrivalNotes::parse(control);
             let age_ns = notes
                 .realtime_ns
                 .map_or(0, |stamp| realtime_ns.saturating_sub(stamp));
             let segment_bytes = notes
                 .segment_bytes
-                .map_or(envelope.bytes, |size| size.min(envelope.bytes));
+                .map_or(meta.bytes, |size| size.min(meta.bytes));
             self.arrivals.push(Arrival {
                 slot,
                 from,

@@ -428,7 +428,7 @@ fn probes_and_rates_get_through() {
         token: 17,
         size: 1_400,
     };
-    assert_eq!(net.nodes[0].events, [probed], "no rate for strangers");
+    assert_eq!(net.nodes[0].events, [probed], "no rate for unknown peers");
     net.nodes[1].ud.admit(&a);
     net.nodes[1].ud.report_rate(&a, rate);
     net.run(MS);

@@ -513,19 +513,19 @@ fn arrive_beside_halves(receives_in_order: bool) -> usize {
     for slot in 0..8 {
         world.post_receive(0, slot, 16);
     }
-    let strangers: Vec<SocketAddr> = (1..8).map(|index| world.ends[index].at).collect();
+    let unknown_peers: Vec<SocketAddr> = (1..8).map(|index| world.ends[index].at).collect();
     // The first message of each is lost, however often it is sent: an acquaintance's first packet
     // is the lowest.
     let mut lowest = HashMap::new();
     world.drop = Box::new(move |packet| {
         let psn = u32::from_be_bytes(packet.bytes[16..20].try_into().unwrap());
         kind(packet) == DATA
-            && strangers.contains(&packet.from)
+            && unknown_peers.contains(&packet.from)
             && *lowest.entry(packet.from).or_insert(psn) == psn
     });
-    for stranger in 1..8 {
-        world.post(stranger, 0, send(), pattern(16, 0));
-        world.post(stranger, 0, send(), pattern(16, 1));
+    for unknown in 1..8 {
+        world.post(unknown, 0, send(), pattern(16, 0));
+        world.post(unknown, 0, send(), pattern(16, 1));
     }
     world.run_for(SECOND / 2);
     for honest in 8..16 {
@@ -802,13 +802,13 @@ fn without_the_epochs_nothing_can_be_ended() {
     world.post(0, 1, send(), pattern(10, 0));
     let (own, peer) = (world.ends[1].config.clone(), world.ends[0].config.clone());
     let ack = Ack::new(Psn(psn + 2), Psn(psn + 100), 0, 0, &[]);
-    let stranger = Notice {
+    let unknown = Notice {
         code: NoticeCode::UnknownPeer,
         detail: 0,
     };
     for body in [
         Body::Close(Close { code: 1 }),
-        Body::Notice(stranger),
+        Body::Notice(unknown),
         Body::Ack(ack),
     ] {
         for (epoch, seg_off) in [(own.epoch, peer.epoch ^ 1), (own.epoch ^ 1, 0)] {

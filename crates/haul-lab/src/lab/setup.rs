@@ -8,7 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::{NetNs, device, write_file};
 use haul_io::tun::{TUN_DEVICE, Tun};
 
-use super::topology::{Cable, HostPlan, Plan, WAN};
+use super::topology::{HostPlan, Plan, VethPair, WAN};
 use super::{Emulators, Host, Lab, kernel, privilege};
 use crate::emulator::Emulator;
 
@@ -45,22 +45,22 @@ pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulators> {
     let [a, b] = plan.wan;
     let path = (lab.scenario.clone(), open(a, WAN)?, open(b, WAN)?);
     let mut edges = Vec::new();
-    for (index, cable) in plan.cables.iter().enumerate() {
+    for (index, pair) in plan.pairs.iter().enumerate() {
         let Some(scenario) = lab.scenario.of_edge(index) else {
             break;
         };
-        let host = (cable.host, cable.host_device);
-        let gateway = (cable.gateway, cable.gateway_device.as_str());
+        let host = (pair.host, pair.host_device);
+        let gateway = (pair.gateway, pair.gateway_device.as_str());
         // Hosts are numbered from the a side to the b side.
-        let [a, b] = if cable.host < cable.gateway {
+        let [a, b] = if pair.host < pair.gateway {
             [host, gateway]
         } else {
             [gateway, host]
         };
         edges.push((scenario, open(a.0, a.1)?, open(b.0, b.1)?));
     }
-    let cables: &[Cable] = if edges.is_empty() { &plan.cables } else { &[] };
-    configure(lab, plan, cables)?;
+    let pairs: &[VethPair] = if edges.is_empty() { &plan.pairs } else { &[] };
+    configure(lab, plan, pairs)?;
     let start = |(scenario, a, b)| Emulator::start(&scenario, a, b);
     Ok(Emulators {
         path: start(path)?,
@@ -75,7 +75,7 @@ pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
     }
     let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
     join(a, WAN, b, WAN)?;
-    configure(lab, plan, &plan.cables)?;
+    configure(lab, plan, &plan.pairs)?;
     kernel::shape(a, &lab.scenario.forward)?;
     kernel::shape(b, &lab.scenario.reverse)
 }
@@ -88,7 +88,7 @@ pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
         // If the kernel refuses, both ends work without it, with every emulator.
         let _ = end.run(|| device::set_gro(WAN, true))?;
     }
-    configure(lab, plan, &plan.cables)
+    configure(lab, plan, &plan.pairs)
 }
 
 /// Packets of this host dropped before the emulator.
@@ -107,8 +107,8 @@ pub(super) fn device_drops(netns: &NetNs, devices: &[String]) -> u64 {
     text.lines().filter_map(drops).sum()
 }
 
-/// Parameters come first: devices made later begin with them. `cables`: those that are to be laid.
-fn configure(lab: &Lab, plan: &Plan, cables: &[Cable]) -> Result<()> {
+/// Parameters come first: devices made later begin with them. `pairs`: those that are to be laid.
+fn configure(lab: &Lab, plan: &Plan, pairs: &[VethPair]) -> Result<()> {
     for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
         host.netns.run(|| {
             tune(&TUNING);
@@ -118,12 +118,9 @@ fn configure(lab: &Lab, plan: &Plan, cables: &[Cable]) -> Result<()> {
             }
         })?;
     }
-    for cable in cables {
-        let (gateway, host) = (
-            &lab.hosts[cable.gateway].netns,
-            &lab.hosts[cable.host].netns,
-        );
-        join(gateway, &cable.gateway_device, host, cable.host_device)?;
+    for pair in pairs {
+        let (gateway, host) = (&lab.hosts[pair.gateway].netns, &lab.hosts[pair.host].netns);
+        join(gateway, &pair.gateway_device, host, pair.host_device)?;
     }
     for (host, host_plan) in lab.hosts.iter().zip(&plan.hosts) {
         host.netns.run(|| bring_up(lab, host, host_plan))??;

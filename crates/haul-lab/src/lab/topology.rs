@@ -25,8 +25,8 @@ pub(crate) struct Plan {
     pub(crate) hosts: Vec<HostPlan>,
     /// Indices of the two hosts that the path joins.
     pub(crate) wan: [usize; 2],
-    /// Cables on the local sides.
-    pub(crate) cables: Vec<Cable>,
+    /// Veth pairs on the local sides.
+    pub(crate) pairs: Vec<VethPair>,
 }
 
 #[derive(Debug)]
@@ -46,7 +46,7 @@ pub(crate) struct HostPlan {
 
 /// A veth pair between two hosts.
 #[derive(Debug)]
-pub(crate) struct Cable {
+pub(crate) struct VethPair {
     pub(crate) gateway: usize,
     pub(crate) gateway_device: String,
     pub(crate) host: usize,
@@ -85,7 +85,7 @@ fn pair(scenario: &Scenario) -> Plan {
     Plan {
         hosts: hosts.collect(),
         wan: [0, 1],
-        cables: Vec::new(),
+        pairs: Vec::new(),
     }
 }
 
@@ -96,7 +96,7 @@ fn gateways(scenario: &Scenario) -> Plan {
     let mut plan = Plan {
         hosts: Vec::new(),
         wan,
-        cables: Vec::new(),
+        pairs: Vec::new(),
     };
     for name in names {
         plan.hosts
@@ -119,7 +119,7 @@ fn gateways(scenario: &Scenario) -> Plan {
 }
 
 impl Plan {
-    /// A cable, its subnet, and the way out for the host.
+    /// A veth pair, its subnet, and the way out for the host.
     fn join(&mut self, scenario: &Scenario, gateway: usize, host: usize, index: usize, side: u8) {
         let offset = u8::try_from(index * 2).unwrap_or(u8::MAX - 2);
         let subnet = Subnet(offset + side);
@@ -137,7 +137,7 @@ impl Plan {
             }
         }
         self.hosts[host].default_route(scenario, near);
-        self.cables.push(Cable {
+        self.pairs.push(VethPair {
             gateway,
             gateway_device: device,
             host,
@@ -266,7 +266,7 @@ mod tests {
     fn every_host_has_an_address_and_a_cable_of_its_own() {
         let plan = planned("topology = \"gateways\"\nhosts_per_side = 100\n[path]\nrtt = \"1ms\"");
         assert_eq!(plan.hosts.len(), 202);
-        assert_eq!(plan.cables.len(), 200);
+        assert_eq!(plan.pairs.len(), 200);
         let mut addresses: Vec<Ipv4Addr> =
             plan.hosts.iter().map(|host| host.addresses.v4).collect();
         addresses.sort_unstable();

@@ -25,14 +25,14 @@ fn is_untouched(end: &End) {
 #[test]
 fn junk_is_counted_and_leaves_no_trace() {
     let far = target();
-    let stranger = UdpSocket::bind(LOOPBACK).unwrap();
+    let unknown = UdpSocket::bind(LOOPBACK).unwrap();
     for seed in 0..100 {
         let mut junk = pattern(1 + seed as usize * 14, seed);
         if seed % 2 == 0 {
             // This protocol's first octet, and nothing right behind it.
             junk[0] = 0xd1;
         }
-        stranger.send_to(&junk, far.addr).unwrap();
+        unknown.send_to(&junk, far.addr).unwrap();
     }
     far.counts(|counts| counts.malformed + counts.bad_checksum == 100);
     is_untouched(&far);
@@ -77,12 +77,12 @@ fn a_datagram_that_is_changed_anywhere_is_not_taken() {
     let sent = caught(|near, trap| {
         near.post(1, SendOp::Send, 0, 30, Peer::new(trap.addr, qp_num));
     });
-    let stranger = UdpSocket::bind(LOOPBACK).unwrap();
+    let unknown = UdpSocket::bind(LOOPBACK).unwrap();
     let datagram = &sent[0];
     for at in 0..datagram.len() {
         let mut bent = datagram.clone();
         bent[at] ^= 1 << (at % 8);
-        stranger.send_to(&bent, far.addr).unwrap();
+        unknown.send_to(&bent, far.addr).unwrap();
         if at % 16 == 0 {
             far.counts(|counts| counts.bad_checksum + counts.malformed > at as u64);
         }
@@ -91,9 +91,9 @@ fn a_datagram_that_is_changed_anywhere_is_not_taken() {
     far.counts(|counts| counts.bad_checksum + counts.malformed == all);
     is_untouched(&far);
     // As it was, it is good: only the sender is somebody else.
-    stranger.send_to(datagram, far.addr).unwrap();
+    unknown.send_to(datagram, far.addr).unwrap();
     let wc = far.success(1, WcOpcode::Recv);
-    assert_eq!(wc.src.map(|peer| peer.addr), stranger.local_addr().ok());
+    assert_eq!(wc.src.map(|peer| peer.addr), unknown.local_addr().ok());
 }
 
 #[test]
@@ -104,9 +104,9 @@ fn a_spoofed_source_writes_nothing_where_sources_must_be_known() {
         let open = Peer::new(trap.addr, qp_num);
         near.post(1, SendOp::RdmaWrite(remote), 0, 4_000, open);
     });
-    let stranger = UdpSocket::bind(LOOPBACK).unwrap();
+    let unknown = UdpSocket::bind(LOOPBACK).unwrap();
     for datagram in &sent {
-        stranger.send_to(datagram, far.addr).unwrap();
+        unknown.send_to(datagram, far.addr).unwrap();
     }
     is_untouched(&far);
 }

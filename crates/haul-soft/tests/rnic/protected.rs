@@ -50,8 +50,8 @@ fn a_peer_with_another_key_is_refused_and_counted(wish: &Wish) {
     let far = End::new(&with(&admits), wish);
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
     // It trusts the key of the server and is not admitted there.
-    let stranger = Protection::keys(other.clone(), vec![own.public()]).unwrap();
-    let near = End::new(&with(&stranger), wish);
+    let unknown = Protection::keys(other.clone(), vec![own.public()]).unwrap();
+    let near = End::new(&with(&unknown), wish);
     let line = refusal(&near, listener.local_addr(), wish);
     assert!(
         line.contains("the peer refuses: its key is not one"),

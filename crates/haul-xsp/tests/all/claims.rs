@@ -483,11 +483,11 @@ fn a_gateway_drops_an_older_way_silently() {
     }
     let near = relay.side(Side::Near);
     assert!(!near.is_superseded_by(&opening(2, 1)), "its own opening");
-    let stranger = SessOpen {
+    let unknown = SessOpen {
         ticket: Some([2; TICKET_LEN]),
         ..opening(2, 2)
     };
-    assert!(!near.is_superseded_by(&stranger), "another ticket");
+    assert!(!near.is_superseded_by(&unknown), "another ticket");
     assert!(near.is_superseded_by(&opening(2, 2)));
     relay.supersede();
     let events: Vec<RelayEvent> = std::iter::from_fn(|| relay.poll(NOW)).collect();

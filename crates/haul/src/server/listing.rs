@@ -32,10 +32,10 @@ impl Service for Listing {
             // It takes no place from those that may.
             return connection.refuse(&fault);
         }
-        let Some(seat) = self.0.seat(&mut connection, greeting.task, &name) else {
+        let Some(slot) = self.0.take_slot(&mut connection, greeting.task, &name) else {
             return;
         };
-        seat.hold(connection.closer());
+        slot.hold(connection.closer());
         let Ok((sender, receiver)) = connection.split(dead_after, wire::decode) else {
             return;
         };
@@ -43,7 +43,7 @@ impl Service for Listing {
         let mut record = Record::begin();
         record.operation = "list";
         let result = request(&link).and_then(|list| {
-            seat.note_asked();
+            slot.note_asked();
             record.path = printable(&list.path);
             let mut deleted = 0;
             let result = answer(&self.0, &link, &rights, &list, &mut deleted);

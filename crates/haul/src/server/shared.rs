@@ -11,7 +11,7 @@ use haul_control::trust::Rights;
 
 use super::counters::Counters;
 use super::root::Place;
-use super::table::{Seat, Table};
+use super::table::{SessionSlot, Table};
 use crate::channel::Acceptors;
 use crate::fault::Fault;
 
@@ -48,16 +48,16 @@ impl Record {
 
 impl Shared {
     /// Takes a client's place among the sessions. A client that gets none receives the reason.
-    pub(super) fn seat(
+    pub(super) fn take_slot(
         &self,
         connection: &mut Connection,
         task: TaskId,
         peer: &str,
-    ) -> Option<Seat<'_>> {
+    ) -> Option<SessionSlot<'_>> {
         // If that is unknown, the client counts as connected.
         let has_left = || connection.stream().has_hung_up();
         match self.table.enter(task, has_left) {
-            Ok(seat) => Some(seat),
+            Ok(slot) => Some(slot),
             Err(fault) => {
                 self.counters.refuse();
                 (self.log)(&format!("{peer}: refused: {fault}"));

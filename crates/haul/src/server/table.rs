@@ -40,7 +40,7 @@ struct Running {
 }
 
 /// A session's place in the table; dropping it gives the place up.
-pub(super) struct Seat<'a> {
+pub(super) struct SessionSlot<'a> {
     table: &'a Table,
     number: u64,
 }
@@ -71,7 +71,7 @@ impl Table {
         &self,
         transfer: TaskId,
         has_left: impl Fn() -> bool,
-    ) -> Result<Seat<'_>, Fault> {
+    ) -> Result<SessionSlot<'_>, Fault> {
         let deadline = Instant::now() + TAKEOVER;
         let mut places = lock(&self.places);
         places.entered += 1;
@@ -109,7 +109,7 @@ impl Table {
             has_asked: false,
         };
         places.running.insert(number, running);
-        Ok(Seat {
+        Ok(SessionSlot {
             table: self,
             number,
         })
@@ -156,7 +156,7 @@ impl Running {
     }
 }
 
-impl Seat<'_> {
+impl SessionSlot<'_> {
     /// Sets the handle by which a newer session of the same transfer ends this one.
     pub(super) fn hold(&self, cancel: Cancel) {
         if let Some(running) = lock(&self.table.places).running.get_mut(&self.number) {
@@ -173,7 +173,7 @@ impl Seat<'_> {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for SessionSlot<'_> {
     fn drop(&mut self) {
         lock(&self.table.places).running.remove(&self.number);
         self.table.changed.notify_all();
@@ -184,7 +184,7 @@ impl Drop for Seat<'_> {
 mod tests {
     use super::*;
 
-    fn code(entered: Result<Seat<'_>, Fault>) -> Option<Code> {
+    fn code(entered: Result<SessionSlot<'_>, Fault>) -> Option<Code> {
         entered.err().map(|fault| fault.code)
     }
 

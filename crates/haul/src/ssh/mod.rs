@@ -183,7 +183,7 @@ impl Ssh {
         else {
             return Err(Fault::new(Code::Other, "ssh has no pipes"));
         };
-        let voice = Voice::start(stderr, Arc::clone(&self.say))?;
+        let errors = Stderr::start(stderr, Arc::clone(&self.say))?;
         let introduction = Introduction {
             software: crate::SOFTWARE.to_owned(),
             key,
@@ -230,9 +230,9 @@ impl Ssh {
         };
         let (welcome, input, output) = greeted.map_err(|fault| {
             let status = end(&mut child);
-            self.failure(&fault, status, &voice.last())
+            self.failure(&fault, status, &errors.last())
         })?;
-        voice.release();
+        errors.release();
         if let Some(failure) = &welcome.failure {
             drop((input, output));
             end(&mut child);
@@ -517,7 +517,7 @@ impl Dialer for Pipe {
 }
 
 /// What ssh prints on its standard error: prompts at once, and the reason of a failure not twice.
-struct Voice(Arc<Held>);
+struct Stderr(Arc<Held>);
 
 struct Held {
     lines: Mutex<Vec<String>>,
@@ -525,7 +525,7 @@ struct Held {
     say: Say,
 }
 
-impl Voice {
+impl Stderr {
     fn start(stderr: ChildStderr, say: Say) -> Result<Self, Fault> {
         let held = Arc::new(Held {
             lines: Mutex::default(),

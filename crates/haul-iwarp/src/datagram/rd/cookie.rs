@@ -16,20 +16,20 @@ use crate::datagram::wire::Cookie;
 
 /// Makes and checks cookies.
 #[derive(Debug, Clone)]
-pub(super) struct Jar {
+pub(super) struct Cookies {
     secret: [u8; 16],
 }
 
 /// How long a cookie is good for.
 const LIFE_NS: u64 = 10 * SECOND_NS;
 
-impl Jar {
+impl Cookies {
     pub(super) fn new(secret: [u8; 16]) -> Self {
         Self { secret }
     }
 
     /// Computes the cookie of a queue pair that claims `epoch`.
-    pub(super) fn bake(&self, now: Time, from: Remote, epoch: u32) -> Cookie {
+    pub(super) fn make(&self, now: Time, from: Remote, epoch: u32) -> Cookie {
         // Never zero, which on the wire is no cookie.
         let made = now.as_ns().saturating_add(1);
         let mut octets = [0; 16];

@@ -133,7 +133,7 @@ impl RdQp {
         }
         let made = match hello.cookie {
             None => return self.offer_cookie(now, from, shim.epoch),
-            Some(cookie) => self.jar.check(now, from, shim.epoch, &cookie),
+            Some(cookie) => self.cookies.check(now, from, shim.epoch, &cookie),
         };
         let Some(made) = made else {
             self.stats.bad_cookie += 1;
@@ -171,7 +171,7 @@ impl RdQp {
     }
 
     fn offer_cookie(&mut self, now: Time, to: Remote, epoch: u32) {
-        let cookie = self.jar.bake(now, to, epoch);
+        let cookie = self.cookies.make(now, to, epoch);
         self.say(to, epoch, Psn(0), MsgId(0), &Body::Cookie(cookie));
     }
 
@@ -183,7 +183,7 @@ impl RdQp {
         }
     }
 
-    pub(super) fn on_cookie(&mut self, now: Time, from: Remote, shim: &Shim, baked: Cookie) {
+    pub(super) fn on_cookie(&mut self, now: Time, from: Remote, shim: &Shim, received: Cookie) {
         let own_epoch = self.config.epoch;
         let Some((id, peer)) = self.peer(from) else {
             return;
@@ -192,9 +192,9 @@ impl RdQp {
             cookie, due, said, ..
         } = &mut peer.phase
             && shim.seg_off == own_epoch
-            && *cookie != Some(baked)
+            && *cookie != Some(received)
         {
-            (*cookie, *due) = (Some(baked), now);
+            (*cookie, *due) = (Some(received), now);
             if let Some(said) = said.take() {
                 peer.set_round_trip(now, now.since(said));
             }

@@ -51,7 +51,7 @@ use crate::qp::{RecvWr, SendWr};
 
 use access::Access;
 use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, control_shim, low, whole};
-use cookie::Jar;
+use cookie::Cookies;
 use notices::Notices;
 use peer::{Peer, Phase};
 use pending::Pending;
@@ -70,7 +70,7 @@ pub const RD_HEADER_MAX: usize = if crate::datagram::wire::DATA_HEADER_MAX > CON
 pub struct RdQp {
     config: RdConfig,
     access: Access,
-    jar: Jar,
+    cookies: Cookies,
     paths: Paths,
     searches: Searches,
     state: State,
@@ -120,7 +120,7 @@ impl RdQp {
         };
         Self {
             access: Access::new(&config.qp),
-            jar: Jar::new(config.secret),
+            cookies: Cookies::new(config.secret),
             paths: Paths::new(config.secret),
             searches: Searches::new(config.secret, config.around),
             state: State::Open,
@@ -542,7 +542,7 @@ impl RdQp {
 
     fn random(&mut self) -> u64 {
         self.nonce += 1;
-        self.jar.random(self.nonce)
+        self.cookies.random(self.nonce)
     }
 
     /// Adds a peer; `None` if the table is full.

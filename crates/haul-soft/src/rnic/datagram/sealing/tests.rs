@@ -128,12 +128,12 @@ fn no_bit_can_be_changed() {
 #[test]
 fn a_reply_is_believed_only_of_one_with_the_key_and_to_this_greeting() {
     let (mut near, b) = (end(1), addr(2));
-    let mut stranger = end(2);
+    let mut unknown = end(2);
     assert!(near.greet(at(0), b));
     let greeting = polled(&mut near, at(0)).remove(0).1;
     assert_eq!(polled(&mut near, at(99)).len(), 0);
-    stranger.handle(at(0), addr(1), &mut greeting.clone());
-    let mut forged = polled(&mut stranger, at(0)).remove(0).1;
+    unknown.handle(at(0), addr(1), &mut greeting.clone());
+    let mut forged = polled(&mut unknown, at(0)).remove(0).1;
     assert_eq!(
         forged.len(),
         greeting.len(),
