@@ -9,6 +9,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 /// Programs that are both ends themselves.
 const ALONE: [&str; 6] = ["hello", "srq", "verbs", "errors", "ud", "rd"];
@@ -158,6 +159,74 @@ fn an_installed_library_is_found_by_pkg_config_shared_and_static() {
     }
 }
 
+/// Debian's libudt on the other side: each sends once, and each begins first once.
+#[test]
+fn the_program_that_meets_meets_libudt() {
+    let (folder, peers) = (build("meeting", &[]), folder("libudt"));
+    let script = root().join("tests/interop/build.sh");
+    let built = Command::new(script).arg(&peers).output().unwrap();
+    if built.status.code() == Some(77) {
+        println!("SKIPPED: {}", String::from_utf8_lossy(&built.stderr).trim());
+        return;
+    }
+    assert!(built.status.success(), "{built:?}");
+    for head_start_ms in [-300, 0, 300] {
+        let [ours, theirs] = free_ports();
+        let ends = ["127.0.0.1", &ours, "127.0.0.2", &theirs];
+        let receive =
+            format!("{theirs} stream --bind 127.0.0.2 --rendezvous 127.0.0.1 --peer-port {ours}");
+        let mut receiver = Command::new(peers.join("udt_recv"));
+        receiver.args(receive.split(' '));
+        let mut sender = command(&folder, "meet", &Run::default());
+        sender.args(ends).arg("3000");
+        meet(&mut receiver, &mut sender, head_start_ms);
+        let [ours, theirs] = free_ports();
+        let ends = ["127.0.0.1", &ours, "127.0.0.2", &theirs];
+        let send = format!(
+            "127.0.0.1 {ours} stream 3000000 --bind 127.0.0.2 --local-port {theirs} --rendezvous"
+        );
+        let mut receiver = command(&folder, "meet", &Run::default());
+        let mut sender = Command::new(peers.join("udt_send"));
+        meet(
+            receiver.args(ends),
+            sender.args(send.split(' ')),
+            head_start_ms,
+        );
+    }
+}
+
+/// Runs two programs that meet; what one sends is what the other receives. The receiver begins so
+/// much before the sender.
+#[track_caller]
+fn meet(receiver: &mut Command, sender: &mut Command, head_start_ms: i64) {
+    let pause = |ms| std::thread::sleep(Duration::from_millis(u64::try_from(ms).unwrap_or(0)));
+    let begin = |program: &mut Command, delay_ms: i64| {
+        pause(delay_ms);
+        program.stdout(Stdio::piped()).stderr(Stdio::piped());
+        program.spawn().unwrap().wait_with_output().unwrap()
+    };
+    let [received, sent] = std::thread::scope(|scope| {
+        let received = scope.spawn(|| begin(receiver, -head_start_ms));
+        let sent = scope.spawn(|| begin(sender, head_start_ms));
+        [received, sent].map(|end| end.join().unwrap())
+    });
+    check("the sender", &sent);
+    check("the receiver", &received);
+    let tally = |output: &Output, word: &str| {
+        let out = String::from_utf8(output.stdout.clone()).unwrap();
+        let lines = out.lines();
+        let mut tallies = lines.filter_map(|line| Some(line.strip_prefix(word)?.to_owned()));
+        tallies.next().unwrap_or_else(|| panic!("{out}"))
+    };
+    assert_eq!(tally(&received, "received "), tally(&sent, "sent "));
+}
+
+/// Two UDP ports that were free a moment ago.
+fn free_ports() -> [String; 2] {
+    let sockets = [(); 2].map(|()| std::net::UdpSocket::bind("0.0.0.0:0").unwrap());
+    sockets.map(|socket| socket.local_addr().unwrap().port().to_string())
+}
+
 fn run_all(folder: &Path, run: &Run<'_>) {
     for program in ALONE {
         check(program, &command(folder, program, run).output().unwrap());
@@ -165,6 +234,11 @@ fn run_all(folder: &Path, run: &Run<'_>) {
     for (program, arguments) in BETWEEN_TWO {
         between_two(folder, program, arguments, run);
     }
+    let [one, other] = free_ports();
+    let [mut receiver, mut sender] = [(); 2].map(|()| command(folder, "meet", run));
+    receiver.args(["127.0.0.1", &one, "127.0.0.2", &other]);
+    sender.args(["127.0.0.2", &other, "127.0.0.1", &one, "3000"]);
+    meet(&mut receiver, &mut sender, 100);
 }
 
 /// Runs a program twice: one listens and says where, the other one connects.
