@@ -1,9 +1,10 @@
 use std::time::{Duration, Instant};
 
+use crate::fuse::Folder;
 use crate::odd::rounds;
 use crate::proxy::Proxy;
 use crate::support::{
-    MIB, Place, Server, events, haul, make_file, read_file, start, text, wait_until,
+    MIB, Place, Server, events, haul, make_file, read_file, set_time, start, text, wait_until,
 };
 
 /// 25 MB/s: slow enough to be killed on the way.
@@ -302,6 +303,74 @@ fn a_source_rewritten_with_the_same_size_and_time_arrives_as_it_is() {
             content.len() as u64
         );
         assert_eq!(number("repaired_bytes"), 0);
+    }
+}
+
+/// A source on which every attribute lies: size, both times, inode and device are as before, and only
+/// reading shows that its content is not.
+#[test]
+fn a_source_whose_attributes_all_lie_arrives_as_it_is() {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    for (verb, flags) in [
+        ("send", &[][..]),
+        ("send", &["--recheck", "--channel=tcp"]),
+        ("get", &["--channel=tcp"]),
+        ("get", &["--recheck"]),
+    ] {
+        for is_tree in [false, true] {
+            let place = Place::new();
+            let (at, into) = match verb {
+                "send" => (place.client("t"), place.server("")),
+                _ => (place.server("t"), place.client("")),
+            };
+            std::fs::create_dir(&at).unwrap();
+            let Some(_mounted) = Folder::default().mount(&at) else {
+                return;
+            };
+            let server = place.serve();
+            let source = at.join("big");
+            let mut content = make_file(&source, 40 * MIB, 14);
+            set_time(&source, 1_700_000_000, 5);
+            let attributes = || {
+                let meta = source.metadata().unwrap();
+                let times = [
+                    meta.mtime(),
+                    meta.mtime_nsec(),
+                    meta.ctime(),
+                    meta.ctime_nsec(),
+                ];
+                (meta.dev(), meta.ino(), meta.size(), times)
+            };
+            let before = attributes();
+            let (operand, arrived) = match is_tree {
+                true => ("t", into.join("t/big")),
+                false => ("t/big", into.join("big")),
+            };
+            let operands = match verb {
+                "send" => [text(&place.client(operand)), server.at("")],
+                _ => [server.at(operand), text(&into)],
+            };
+            let args = [verb, &operands[0], &operands[1]];
+            let client = start(args.iter().chain(&["--rate", RATE, "--json-stream"]));
+            client.wait_for_bytes(20 * MIB as u64);
+            client.kill();
+            if verb == "send" {
+                server.wait_for_log("failed after");
+            }
+            // A whole block that the receiver has, and parts of its neighbours.
+            let fresh = vec![0x5a; 3 * MIB];
+            content[MIB / 2..][..fresh.len()].copy_from_slice(&fresh);
+            let file = std::fs::File::options().write(true).open(&source).unwrap();
+            file.write_all_at(&fresh, MIB as u64 / 2).unwrap();
+            drop(file);
+            set_time(&source, 1_700_000_000, 5);
+            assert_eq!(attributes(), before);
+            let ended = haul(args.iter().chain(&["--json"]).chain(flags)).ok();
+            let context = format!("{verb} {flags:?} {is_tree}: {ended:?}");
+            assert!(read_file(&arrived) == content, "{context}");
+            let moved = ended.json()["moved_bytes"].as_u64().unwrap();
+            assert!(moved < content.len() as u64, "{context}");
+        }
     }
 }
 
