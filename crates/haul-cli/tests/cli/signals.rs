@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -54,7 +55,7 @@ fn start<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Client {
 /// The final object of an interrupted command: the last line of its stdout, which keeps to its
 /// schema.
 fn object(ended: &Ended, signal: &str, schema: &str) -> Value {
-    let exit = 128 + DEADLY.iter().find(|(name, _)| *name == signal).unwrap().1;
+    let exit = 128 + number(signal);
     assert_eq!(ended.code, Some(exit), "{ended:?}");
     let object = events(&ended.stdout).pop().unwrap();
     Schema::load(schema).check(&object);
@@ -324,7 +325,7 @@ fn start_default(args: &[&str]) -> Child {
     let mut shell = Command::new("sh");
     shell.args(["-c", r#"ulimit -c 0; exec env --default-signal "$0" "$@""#]);
     shell.arg(env!("CARGO_BIN_EXE_haul")).args(insecure(args));
-    shell.stdin(Stdio::null()).stdout(Stdio::null());
+    shell.stdin(Stdio::null()).stdout(Stdio::piped());
     shell.stderr(Stdio::piped()).spawn().unwrap()
 }
 
@@ -353,26 +354,213 @@ fn check_decision(child: &mut Child, decision: &str, (signal, number): (&str, i3
     }
 }
 
+/// The commands that move files or measure.
+const CLIENTS: [&str; 7] = [
+    "send",
+    "get",
+    "sync",
+    "bench",
+    "bench run",
+    "bench rdma",
+    "profile",
+];
+
+/// A server of files, and clients of each kind that take long.
+struct Long {
+    place: Place,
+    files: Server,
+}
+
+/// A client that takes long, and what it makes if it moves files.
+struct Work {
+    args: Vec<String>,
+    /// The source, its copy, and the part file of that.
+    files: Option<[PathBuf; 3]>,
+    /// Measures one client at a time.
+    _server: Option<Server>,
+}
+
+impl Long {
+    fn new() -> Self {
+        let place = Place::new();
+        let files = place.serve();
+        Self { place, files }
+    }
+
+    /// The work of a client; `name` is that of what it moves.
+    fn work(&self, client: &str, name: &str) -> Work {
+        let place = &self.place;
+        let (from, to) = match client {
+            "get" => (place.server(name), place.client(name)),
+            _ => (place.client(name), place.server(name)),
+        };
+        let is_path = matches!(client, "bench run" | "bench rdma" | "profile");
+        let server = is_path.then(|| Server::spawn(["bench", "serve", "--listen=127.0.0.1:0"]));
+        let at = server.as_ref().map_or(0, |server| server.port);
+        let at = format!("127.0.0.1:{at}");
+        let (source, port) = (text(&from), self.files.port.to_string());
+        let (there, into) = (self.files.at(""), text(&place.client("")));
+        let (remote, out) = (self.files.at(name), text(&place.outside(name)));
+        let words = match client {
+            "send" | "sync" => vec![client, &source, &there],
+            "get" => vec!["get", &remote, &into],
+            "bench" => vec![
+                "bench",
+                "127.0.0.1",
+                "--time=60s",
+                "--rate=8Mbit",
+                "--port",
+                &port,
+            ],
+            "bench run" => vec!["bench", "run", &at, "--time=60s"],
+            "bench rdma" => vec!["bench", "rdma", &at, "--size=1024", "--time=60s"],
+            _ => vec!["profile", &at, "--only=streams", "--out", &out],
+        };
+        let args = words.into_iter().map(str::to_owned).collect();
+        let files = match client {
+            "send" | "get" => {
+                let part = to.with_file_name(format!(".{name}.haul-part"));
+                make_file(&from, 3 * MIB, 1);
+                Some([from, to, part])
+            }
+            "sync" => {
+                std::fs::create_dir(&from).unwrap();
+                make_file(&from.join("a"), 3 * MIB, 2);
+                Some([from.join("a"), to.join("a"), to.join(".a.haul-part")])
+            }
+            _ => None,
+        };
+        Work {
+            args,
+            files,
+            _server: server,
+        }
+    }
+}
+
+impl Work {
+    /// Starts it, slowly, and waits until it has begun.
+    fn start(&self, flags: &[&str]) -> Child {
+        let mut args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        args.extend(self.files.is_some().then_some("--rate=1Mbit"));
+        args.extend(flags);
+        let child = start_default(&args);
+        match &self.files {
+            Some([_, _, part]) => wait_until("a partial file", || part.exists()),
+            // It takes SIGTERM, whose bit is the 15th.
+            None => wait_until("a handler", || {
+                let status = std::fs::read_to_string(format!("/proc/{}/status", child.id()));
+                let status = status.unwrap_or_default();
+                let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+                let caught = caught.map(|mask| u64::from_str_radix(mask.trim(), 16).unwrap());
+                caught.is_some_and(|mask| mask & (1 << 14) != 0)
+            }),
+        }
+        child
+    }
+
+    /// What an earlier start has left does no harm.
+    fn check(&self, context: &str) {
+        let Some([source, copy, part]) = &self.files else {
+            return;
+        };
+        let whole = read_file(source);
+        assert!(!copy.exists() || read_file(copy) == whole, "{context}");
+        haul(&self.args).ok();
+        assert!(read_file(copy) == whole, "{context}");
+        assert!(!part.exists(), "{context}");
+    }
+}
+
 #[test]
-fn every_signal_does_what_the_table_says() {
+fn every_signal_does_what_the_table_says_to_a_server() {
     let place = Place::new();
-    let server = place.serve();
-    let dir = text(&place.outside("served"));
-    std::fs::create_dir(&dir).unwrap();
     for signal in DEADLY {
-        let (name, _) = signal;
-        let (to_server, to_client) = decision(name);
-        let mut child = start_default(&["serve", &dir, "--listen", "127.0.0.1:0"]);
+        let (to_server, _) = decision(signal.0);
+        let mut child = start_default(&["serve", &text(&place.server("")), "--listen=127.0.0.1:0"]);
         let mut line = String::new();
         let stderr = child.stderr.take().unwrap();
         BufReader::new(stderr).read_line(&mut line).unwrap();
         assert!(line.starts_with("haul: serving "), "{line}");
         check_decision(&mut child, &to_server, signal);
-        make_file(&place.client(name), MIB, 1);
-        let (from, to) = (text(&place.client(name)), server.at(""));
-        let mut child = start_default(&["send", &from, &to, "--rate=800kbit"]);
-        let part = place.server(&format!(".{name}.haul-part"));
-        wait_until("a partial file", || part.exists());
-        check_decision(&mut child, &to_client, signal);
     }
+}
+
+#[test]
+fn every_signal_does_what_the_table_says_to_each_client() {
+    let long = Long::new();
+    std::thread::scope(|scope| {
+        for client in CLIENTS {
+            let long = &long;
+            scope.spawn(move || {
+                for signal in DEADLY {
+                    let context = format!("{client}-{}", signal.0);
+                    let work = long.work(client, &context.replace(' ', "-"));
+                    let mut child = work.start(&[]);
+                    check_decision(&mut child, &decision(signal.0).1, signal);
+                    work.check(&context);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn each_interrupted_client_tells_its_figures_with_and_without_json() {
+    let long = Long::new();
+    std::thread::scope(|scope| {
+        for client in CLIENTS {
+            let long = &long;
+            let schema = match client {
+                "bench" => "bench-v1.json",
+                "bench rdma" => "bench-rdma-v1.json",
+                "bench run" | "profile" => "bench-run-v1.json",
+                _ => "transfer-v1.json",
+            };
+            scope.spawn(move || {
+                for signal in ["INT", "TERM", "HUP"] {
+                    for flags in [&[][..], &["--json"]] {
+                        let name = format!("{client}-{signal}-{}", flags.len()).replace(' ', "-");
+                        let work = long.work(client, &name);
+                        let child = work.start(flags);
+                        std::thread::sleep(Duration::from_millis(500));
+                        kill(&child, signal);
+                        let ended = whole(child);
+                        line(&ended, signal);
+                        match flags {
+                            [] => {
+                                let exit = 128 + number(signal);
+                                assert_eq!(ended.code, Some(exit), "{ended:?}");
+                                let is_json = ended.stdout.contains('{');
+                                assert!(!is_json, "{ended:?}");
+                            }
+                            _ => {
+                                assert_eq!(ended.stdout.lines().count(), 1, "{ended:?}");
+                                object(&ended, signal, schema);
+                            }
+                        }
+                        work.check(&name);
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// Waits for the end of a program, with all that it has printed.
+fn whole(mut child: Child) -> Ended {
+    end_of(&mut child, LONG).unwrap_or_else(|| {
+        child.kill().unwrap();
+        panic!("it goes on");
+    });
+    let output = child.wait_with_output().unwrap();
+    Ended {
+        code: output.status.code(),
+        stdout: String::from_utf8(output.stdout).unwrap(),
+        stderr: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+fn number(signal: &str) -> i32 {
+    DEADLY.iter().find(|(name, _)| *name == signal).unwrap().1
 }
