@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 
 use crate::compare::plan::Load;
 use crate::compare::programs::Programs;
@@ -25,6 +25,7 @@ use crate::compare::start;
 use crate::out::{self, Out};
 use crate::report::Report;
 use crate::scenario::unit::Span;
+use crate::usage::Usage;
 use bench::{Bench, Way};
 use haul_report::machine;
 use peers::{Folder, Missing, Peers};
@@ -134,7 +135,8 @@ pub fn gateways(args: &GatewaysArgs) -> Result<ExitCode> {
         .collect();
     if traffic.is_empty() {
         let names: Vec<&str> = all(true).iter().map(|one| one.name).collect();
-        bail!("--only names none of: {}", names.join(" · "));
+        let text = format!("--only names none of: {}", names.join(" · "));
+        return Err(Usage(text).into());
     }
     let signals = start()?;
     // Both ends of all connections are this process's.

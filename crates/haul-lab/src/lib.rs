@@ -38,7 +38,9 @@ pub mod report;
 pub mod scenario;
 mod sshd;
 mod state;
+mod usage;
 
 pub use cli::{Args, Command, run};
 pub use lab::{Engine, Lab};
 pub use scenario::Scenario;
+pub use usage::Usage;

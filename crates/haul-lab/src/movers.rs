@@ -32,6 +32,7 @@ use crate::compare::runner::{Runner, Stop};
 use crate::compare::start;
 use crate::out::{self, Out};
 use crate::scenario::unit::{Rate, Span};
+use crate::usage::Usage;
 use record::{About, Cell, Journal, Outcome, Run};
 pub use sets::Set;
 use table::Summary;
@@ -95,11 +96,11 @@ pub struct MoversArgs {
 /// # Errors
 /// One line that names the wrong argument, or what this machine lacks.
 pub fn movers(args: &MoversArgs) -> Result<ExitCode> {
-    let movers = Mover::named(&args.movers).map_err(anyhow::Error::msg)?;
+    let movers = Mover::named(&args.movers).map_err(Usage)?;
     let scale = args.scale.unwrap_or(if args.quick { 0.0005 } else { 0.01 });
     ensure!(
         scale > 0.0 && scale <= 10.0,
-        "--scale {scale}: give a share above 0, at most 10"
+        Usage(format!("--scale {scale}: give a share above 0, at most 10"))
     );
     let cells = cells(args);
     let signals = start()?;
@@ -261,8 +262,10 @@ fn work(folder: &Path) -> Result<PathBuf> {
     let name = whole.as_os_str().as_encoded_bytes();
     ensure!(
         name.iter().all(is_plain),
-        "--work {}: some movers take only letters, digits and /._-+ in a path",
-        whole.display()
+        Usage(format!(
+            "--work {}: some movers take only letters, digits and /._-+ in a path",
+            whole.display()
+        ))
     );
     Ok(whole)
 }

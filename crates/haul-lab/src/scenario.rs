@@ -14,6 +14,7 @@ use anyhow::{Context, Result, bail};
 use haul_netem::{LinkConfig, LossModel, Policer, Reorder, Shaper};
 use serde::Deserialize;
 
+use crate::usage::Usage;
 pub use builtin::BUILTIN;
 use unit::{Probability, QueueSize, Rate, Size, Span};
 
@@ -104,16 +105,17 @@ impl Scenario {
                 .file_stem()
                 .map_or_else(|| which.into(), |stem| stem.to_string_lossy().into_owned());
             return Self::parse(&name, &text)
-                .with_context(|| format!("{which} is not a valid scenario"));
+                .with_context(|| Usage(format!("{which} is not a valid scenario")));
         }
         match BUILTIN.iter().find(|(name, _)| *name == which) {
             Some((name, text)) => Self::parse(name, text),
             None => {
                 let names: Vec<_> = BUILTIN.iter().map(|(name, _)| *name).collect();
-                bail!(
+                let text = format!(
                     "no scenario {which}: give a TOML file or one of {}",
                     names.join(", ")
-                )
+                );
+                Err(Usage(text).into())
             }
         }
     }

@@ -15,6 +15,7 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 
 use crate::process;
+use crate::usage::Usage;
 
 /// A directory without a state belongs to a lab that is starting; after this time it is stale.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
@@ -237,7 +238,9 @@ fn check_name(name: &str) -> Result<()> {
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     if !plain || name.is_empty() || name.len() > 64 || name.starts_with(['-', '.']) {
-        bail!("`{name}` cannot name a lab: use up to 64 letters, digits, `-`, `_` and `.`");
+        let text =
+            format!("`{name}` cannot name a lab: use up to 64 letters, digits, `-`, `_` and `.`");
+        return Err(Usage(text).into());
     }
     Ok(())
 }

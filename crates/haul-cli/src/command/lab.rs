@@ -3,7 +3,8 @@
 
 use std::process::ExitCode;
 
-use haul_lab::Command;
+use haul::fault::Code;
+use haul_lab::{Command, Usage};
 
 /// Runs a command of the lab. A comparison measures this program, whatever its name is, unless it
 /// is given another.
@@ -15,6 +16,9 @@ pub(crate) fn run(mut args: haul_lab::Args) -> ExitCode {
     }
     haul_lab::run(args).unwrap_or_else(|error| {
         eprintln!("haul: {error:#}");
-        ExitCode::FAILURE
+        match error.is::<Usage>() {
+            true => ExitCode::from(Code::Usage.exit()),
+            false => ExitCode::FAILURE,
+        }
     })
 }

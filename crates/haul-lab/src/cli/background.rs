@@ -15,12 +15,16 @@ use super::args::{DownArgs, UpArgs};
 use crate::lab::Lab;
 use crate::report::Report;
 use crate::state::{LabDir, State};
+use crate::usage::Usage;
 
 /// The start of the line by which the background process reports that the lab is up.
 const READY: &str = "ready: ";
 
 /// The start of the text by which it reports a failure.
 const FAILED: &str = "failed: ";
+
+/// Its exit code where the command line is wrong.
+const USAGE: u8 = 2;
 
 /// How often a lab in the background writes its counters.
 const STATS_EVERY: Duration = Duration::from_secs(1);
@@ -32,7 +36,10 @@ pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
     if args.detached {
         if let Err(error) = hold(args) {
             println!("{FAILED}{error:#}");
-            return Ok(ExitCode::FAILURE);
+            return Ok(match error.is::<Usage>() {
+                true => ExitCode::from(USAGE),
+                false => ExitCode::FAILURE,
+            });
         }
     } else if args.foreground {
         hold(args)?;
@@ -79,7 +86,8 @@ pub(super) fn find(name: Option<&str>) -> Result<(LabDir, State)> {
         (0, None) => bail!("no lab is up: start one with `haul lab up SCENARIO`"),
         _ => {
             let names: Vec<&str> = found.iter().map(|(_, dir)| dir.name()).collect();
-            bail!("several labs are up: say which, {}", names.join(" or "))
+            let names = names.join(" or ");
+            Err(Usage(format!("several labs are up: say which, {names}")).into())
         }
     }
 }
@@ -108,13 +116,13 @@ fn detach() -> Result<()> {
         return Ok(());
     }
     output.read_to_string(&mut said)?;
-    child.wait()?;
-    bail!(
-        "{}",
-        said.strip_prefix(FAILED)
-            .unwrap_or("the lab ended before it stood")
-            .trim_end()
-    )
+    let ended = child.wait()?;
+    let why = said.strip_prefix(FAILED).map(str::trim_end);
+    let why = why.unwrap_or("the lab ended before it stood");
+    match ended.code() == Some(USAGE.into()) {
+        true => Err(Usage(why.to_owned()).into()),
+        false => bail!("{why}"),
+    }
 }
 
 /// Makes the lab and holds it until a signal comes.

@@ -14,6 +14,7 @@ use super::args::ExecArgs;
 use super::background;
 use super::notes::cannot_run;
 use crate::lab::environment;
+use crate::usage::Usage;
 
 /// A shell's exit status for an unknown command.
 const NOT_FOUND: u8 = 127;
@@ -26,12 +27,12 @@ pub(super) fn exec(args: &ExecArgs) -> Result<ExitCode> {
         .find(|host| host.name == args.host)
         .with_context(|| {
             let names: Vec<&str> = state.hosts.iter().map(|host| host.name.as_str()).collect();
-            format!(
+            Usage(format!(
                 "lab {} has no host `{}`, but {}",
                 dir.name(),
                 args.host,
                 names.join(", ")
-            )
+            ))
         })?;
     let holder = Path::new("/proc").join(state.pid.to_string());
     let network = NetNs::open(&holder.join("fd").join(host.fd.to_string())).with_context(|| {

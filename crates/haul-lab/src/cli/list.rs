@@ -9,6 +9,7 @@ use super::args::{ListArgs, ScenariosArgs};
 use crate::out;
 use crate::scenario::{BUILTIN, Scenario};
 use crate::state::{LabDir, State};
+use crate::usage::Usage;
 
 #[derive(Serialize)]
 struct Listed {
@@ -60,10 +61,10 @@ pub(super) fn scenarios(args: &ScenariosArgs) -> Result<ExitCode> {
             .find(|(name, _)| name == wanted)
             .with_context(|| {
                 let names: Vec<_> = BUILTIN.iter().map(|(name, _)| *name).collect();
-                format!(
+                Usage(format!(
                     "no scenario {wanted} comes along: there are {}",
                     names.join(", ")
-                )
+                ))
             })?;
         out::line(text.trim_end());
         return Ok(ExitCode::SUCCESS);

@@ -1,11 +1,12 @@
 //! The paths of a matrix, and the most that each can carry.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use haul_netem::LossModel;
 
 use crate::lab::Engine;
 use crate::scenario::Scenario;
 use crate::scenario::unit::{Probability, Rate, Span};
+use crate::usage::Usage;
 
 /// One path.
 #[derive(Clone, Debug)]
@@ -52,7 +53,7 @@ pub fn named(which: &str) -> Result<Cell> {
         .iter()
         .all(|host| names.iter().any(|name| name == host))
     {
-        bail!("scenario {which} has no hosts a and b");
+        return Err(Usage(format!("scenario {which} has no hosts a and b")).into());
     }
     Ok(Cell {
         name: scenario.name.clone(),

@@ -12,6 +12,7 @@ use super::gridftp::Stack;
 use super::plan::{Load, Plan, Reported};
 use super::programs::Resolved;
 use crate::scenario::unit::{Rate, Span};
+use crate::usage::Usage;
 
 /// The default port of `iperf3`.
 pub const IPERF_PORT: u16 = 5201;
@@ -63,7 +64,11 @@ pub fn whole_seconds(time: Span) -> Result<u32> {
     let seconds = u32::try_from(time.ns / 1_000_000_000).ok();
     seconds
         .filter(|&seconds| seconds > 0 && time.ns.is_multiple_of(1_000_000_000))
-        .with_context(|| format!("--time {time} must be whole seconds: iperf3 takes no others"))
+        .with_context(|| {
+            Usage(format!(
+                "--time {time} must be whole seconds: iperf3 takes no others"
+            ))
+        })
 }
 
 impl Tool {
@@ -93,15 +98,15 @@ impl Tool {
             "haul-tcp" => Kind::HaulTcp { congestion: None },
             "libudt" if streams == 1 => Kind::Libudt,
             _ => Kind::parse(base).with_context(|| {
-                format!(
+                Usage(format!(
                     "no tool `{name}`: use haul-udt, haul-udt-rate, haul-udt-CC, haul-tcp, haul-tcp-CC, iperf3-CC, udp-RATE, libudt, gridftp-tcp, \
                      gridftp-tcp-untuned, gridftp-udt, gridftp-haul-tcp, gridftp-haul-udt or gridftp-haul-stream, \
                      with -N for N streams"
-                )
+                ))
             })?,
         };
         if !(1..=128).contains(&streams) {
-            bail!("`{name}`: 1 to 128 streams");
+            return Err(Usage(format!("`{name}`: 1 to 128 streams")).into());
         }
         Ok(Self {
             name: name.into(),
