@@ -1,12 +1,15 @@
 //! The command line. Parsing opens no file and looks up no name.
 
+use std::error::Error as _;
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
+use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
+use clap::builder::{RangedU64ValueParser, StyledStr};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use haul::fault::{Code, Fault};
 use haul_control::trust::ClientConfig;
 use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort, SessionMetadata};
@@ -76,6 +79,84 @@ pub(crate) enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man(Man),
+}
+
+/// Adds to an error of the command line what clap does not tell: the variable that a wrong value is
+/// of, what a number is, and whose option another command was given.
+pub(crate) fn explain(mut error: clap::Error) -> clap::Error {
+    let text = |kind| match error.get(kind) {
+        Some(ContextValue::String(text)) => Some(text.clone()),
+        _ => None,
+    };
+    let (argument, value) = (
+        text(ContextKind::InvalidArg),
+        text(ContextKind::InvalidValue),
+    );
+    let Some(argument) = argument else {
+        return error;
+    };
+    let option = argument.split(' ').next().unwrap_or_default();
+    let option = option.strip_prefix("--").unwrap_or_default();
+    if error.kind() == ErrorKind::UnknownArgument {
+        let mut owners = owners(&Args::command(), "haul", option);
+        if let Some(last) = owners.pop() {
+            let owners = match owners.is_empty() {
+                true => last,
+                false => format!("{} and {last}", owners.join(", ")),
+            };
+            let tip = format!("--{option} is an option of {owners}");
+            let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+            error.insert(ContextKind::Suggested, tip);
+        }
+        return error;
+    }
+    let Some(value) = value.filter(|_| error.kind() == ErrorKind::ValueValidation) else {
+        return error;
+    };
+    let shown = variable(&Args::command(), option, &value).unwrap_or(argument);
+    let number = error.source().and_then(|why| why.downcast_ref());
+    let why = match number.map(ParseIntError::kind) {
+        Some(IntErrorKind::PosOverflow) => "the number is too large".to_owned(),
+        Some(_) => "write a whole number".to_owned(),
+        None => error.source().map_or_else(String::new, ToString::to_string),
+    };
+    let text = format!(
+        "invalid value '{value}' for '{shown}': {why}\n\nFor more information, try '--help'.\n"
+    );
+    clap::Error::raw(ErrorKind::ValueValidation, text)
+}
+
+/// Returns the commands below this one that have the option.
+fn owners(command: &clap::Command, name: &str, option: &str) -> Vec<String> {
+    let commands = command.get_subcommands();
+    let commands = commands.filter(|command| !command.is_hide_set());
+    commands
+        .flat_map(|command| {
+            let name = format!("{name} {}", command.get_name());
+            let is_of = |arg: &clap::Arg| arg.get_long() == Some(option) && !arg.is_hide_set();
+            let below = owners(command, &name, option);
+            let own = command.get_arguments().any(is_of).then_some(name);
+            own.into_iter().chain(below)
+        })
+        .collect()
+}
+
+/// Returns the variable that holds the value of an option which the command line does not have.
+fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
+    let flag = format!("--{option}");
+    let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(&flag);
+    if option.is_empty() || std::env::args_os().any(is_given) {
+        return None;
+    }
+    let own = command.get_arguments().find_map(|arg| {
+        let name = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
+        (std::env::var_os(name)? == value).then(|| name.to_string_lossy().into_owned())
+    });
+    let below = || {
+        let mut commands = command.get_subcommands();
+        commands.find_map(|command| variable(command, option, value))
+    };
+    own.or_else(below)
 }
 
 /// What `haul` alone prints.
@@ -173,8 +254,8 @@ pub(crate) struct Serve {
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// Serve metrics as OpenMetrics at http://ADDR:PORT/metrics, without authentication
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) metrics: Option<String>,
+    #[arg(long, value_name = "ADDR:PORT", value_parser = listen)]
+    pub(crate) metrics: Option<SocketAddr>,
     /// A name by which clients reach the metrics, besides addresses; repeatable
     #[arg(long, value_name = "NAME", requires = "metrics")]
     pub(crate) metrics_name: Vec<String>,
@@ -444,7 +525,7 @@ fn way(text: &str) -> Result<Way, NoHostPort> {
 
 fn listen(text: &str) -> Result<SocketAddr, String> {
     haul::server::listen_address(text, None)
-        .ok_or_else(|| "write ADDR:PORT, with an IPv6 address in brackets: [::]:7410".to_owned())
+        .ok_or_else(|| "write ADDR:PORT, with an IPv6 address in brackets: [::1]:7410".to_owned())
 }
 
 fn hop(text: &str) -> Result<HostPort, NoHostPort> {
@@ -532,6 +613,15 @@ pub(crate) struct FailedTo {
 }
 
 impl FailedTo {
+    /// Refuses what a dry run does not do: an option without effect would mislead.
+    pub(crate) fn check_dry_run(&self, has_list: bool) -> Result<(), Fault> {
+        if self.failed_to.is_some() {
+            let text = "--failed-to lists what failed, and --dry-run moves nothing that could fail";
+            return Err(Fault::new(Code::Usage, text).hint("leave one of both out"));
+        }
+        self.check(has_list)
+    }
+
     /// Refuses `-0` without a list: an option without effect would mislead.
     pub(crate) fn check(&self, has_list: bool) -> Result<(), Fault> {
         if !self.null || has_list || self.failed_to.is_some() {

@@ -30,7 +30,7 @@ fn main() -> ExitCode {
         eprint!("{}", args::FIRST_STEPS);
         return ExitCode::from(Code::Usage.exit());
     }
-    let args = args::Args::parse();
+    let args = args::Args::try_parse().unwrap_or_else(|error| args::explain(error).exit());
     // What a program finds under `haul run` is what it would find without.
     if !matches!(args.command, args::Command::Run(_)) {
         haul::raise_open_file_limit();

@@ -119,11 +119,14 @@ fn authority_of(operand: &[u8], authority: &[u8]) -> Result<(String, Option<u16>
         )
     };
     let text = std::str::from_utf8(authority).map_err(|_| wrong("has a host that is no text"))?;
-    if text.contains('@') {
+    if let Some((_, host)) = text.rsplit_once('@') {
+        let host = printable(host.as_bytes());
         return Err(usage(format!(
-            "'{shown}' names a user, which a haul:// server has not"
+            "'{shown}' names a user, which a haul:// server has not: the key of the client counts"
         ))
-        .hint("leave the user out, or write USER@HOST:PATH to go by ssh"));
+        .hint(format!(
+            "write haul://{host}, or without haul:// and with a colon behind the host to go by ssh"
+        )));
     }
     let HostPort { host, port, .. } =
         host_port::split(text).ok_or_else(|| wrong("has no valid host"))?;

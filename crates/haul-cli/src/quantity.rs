@@ -41,6 +41,12 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     Ok(time)
 }
 
+/// A time with its unit, where seconds are not what a bare number means: `100ms`.
+pub(crate) fn short_time(text: &str) -> Result<Duration, String> {
+    Span::parse(text)?;
+    duration(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -66,6 +72,8 @@ mod tests {
         assert_eq!(duration("2m"), Ok(Duration::from_secs(120)));
         assert_eq!(duration("0"), Ok(Duration::ZERO));
         assert_eq!(duration("1.5"), Ok(Duration::from_millis(1500)));
+        assert_eq!(short_time("100ms"), Ok(Duration::from_millis(100)));
+        assert!(short_time("100").is_err() && short_time("8785h").is_err());
         for bad in ["soon", "", "8785h", "9999999999999999999s"] {
             assert!(duration(bad).is_err(), "{bad}");
         }

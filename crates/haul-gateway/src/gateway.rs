@@ -10,11 +10,11 @@
 mod reach;
 mod reload;
 
-use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use haul_admin::server::Admin;
@@ -464,9 +464,14 @@ fn network(
     listen: Option<&Listen>,
 ) -> Result<(Network, Option<Acceptor>), String> {
     let at = listen.map(|listen| listen.listen);
+    let cannot_listen = |error: &dyn fmt::Display| match at {
+        Some(at) => format!("cannot listen at {at}: {error}"),
+        None => error.to_string(),
+    };
     let (means, address, data_listener) = match kind {
         ChannelKind::Tcp => {
-            let acceptor = at.map(Acceptor::bind).transpose().map_err(text)?;
+            let acceptor = at.map(Acceptor::bind).transpose();
+            let acceptor = acceptor.map_err(|error| cannot_listen(&error))?;
             let address = acceptor.as_ref().map(Acceptor::local_addr);
             let address = address.transpose().map_err(text)?;
             (Means::Tcp, address, acceptor)
@@ -474,7 +479,7 @@ fn network(
         ChannelKind::IwarpUdt | ChannelKind::Verbs => {
             let name = listen.and_then(|listen| listen.device.as_deref());
             let context = device(kind, name)?.open().map_err(text)?;
-            let (means, address) = of_device(context, at).map_err(text)?;
+            let (means, address) = of_device(context, at).map_err(|error| cannot_listen(&error))?;
             (means, address, None)
         }
     };

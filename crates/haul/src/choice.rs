@@ -7,6 +7,7 @@ use crate::fault::{Code, Fault};
 use crate::fs::filter::{self, Action, Filter};
 use crate::fs::path::Relative;
 use crate::fs::walk;
+use crate::printable;
 
 /// Maximum number of rules of a request.
 const RULES_MAX: usize = 4096;
@@ -24,6 +25,14 @@ pub struct Choice {
     pub reads_ignore_files: bool,
     /// The only paths to take, as [`filter::read_list`] returns them.
     pub list: Option<Vec<Relative>>,
+    /// A request that names a file is refused.
+    pub only_trees: bool,
+}
+
+/// Makes the fault of a file where only trees are taken.
+pub(crate) fn no_tree(path: &[u8]) -> Fault {
+    let text = format!("'{}' is not a directory", printable(path));
+    Fault::new(Code::DirectoryNotFound, text).hint("haul send and haul get take files")
 }
 
 impl Choice {
@@ -168,6 +177,7 @@ mod tests {
             rules: vec![(Action::Exclude, "*.tmp".to_owned())],
             reads_ignore_files: true,
             list: Some(vec![path("a"), path("b/\u{e9}\n")]),
+            ..Choice::default()
         }
     }
 

@@ -14,7 +14,7 @@ use haul_io::file::Dir;
 use haul_seal::Cipher;
 
 use crate::channel::{ChannelKind, Opening, Setup, Ticket, udt};
-use crate::choice::Choice;
+use crate::choice::{Choice, no_tree};
 use crate::entry::Entry;
 use crate::fault::{Code, Fault};
 use crate::fs::walk;
@@ -201,7 +201,10 @@ pub fn get(
             &receiver::Terms {
                 policy,
                 binding,
-                allows: &|entry| wanted.check(entry),
+                allows: &|entry| match entry.is_member || !choice.only_trees {
+                    true => wanted.check(entry),
+                    false => Err(no_tree(entry.path.as_bytes())),
+                },
                 adds_only: false,
                 limit,
             },
@@ -241,9 +244,15 @@ impl<'a> Local<'a> {
 
     /// Opens the directory once more.
     fn copy(&mut self) -> Result<Dir, Fault> {
+        if self.dir.is_none() {
+            std::fs::create_dir_all(self.path).map_err(|error| {
+                let shown = printable(self.path.as_os_str().as_encoded_bytes());
+                Fault::file(&format!("cannot make '{shown}'"), &error)
+            })?;
+        }
         let opened = match self.dir.take() {
             Some(dir) => Ok(dir),
-            None => std::fs::create_dir_all(self.path).and_then(|()| Dir::open(self.path)),
+            None => Dir::open(self.path),
         };
         let copied = opened.and_then(|dir| self.dir.insert(dir).open_beneath(Path::new("")));
         copied.map_err(|error| Self::fault(self.path, &error))

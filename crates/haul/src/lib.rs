@@ -44,6 +44,7 @@ mod outbound;
 pub mod paths;
 pub mod ports;
 pub mod report;
+mod room;
 mod scan;
 pub mod server;
 mod session;

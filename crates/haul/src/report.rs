@@ -7,6 +7,12 @@ use serde::Serialize;
 use crate::fault::Fault;
 pub use crate::wire::{Attributes, Causes};
 
+/// Formats a count: `1 entry`, `2 entries`.
+#[must_use]
+pub fn count_of(count: u64, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// Follows a session.
 pub trait Observer: Send + Sync {
     /// Takes an event. Called from the session's threads, a few times a second; must not block.

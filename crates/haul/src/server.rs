@@ -19,7 +19,7 @@ use crate::fs::walk;
 use crate::link::Link;
 use crate::ports::Ports;
 use crate::printable;
-use crate::report::{Event, Observer};
+use crate::report::{Event, Observer, count_of};
 use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
 use crate::sources::Sources;
@@ -580,19 +580,16 @@ impl Observer for Logger<'_> {
                 total,
                 present,
             } => {
-                let entries = if *files == 1 { "entry" } else { "entries" };
-                (self.log)(&format!(
-                    "{files} {entries}, {total} bytes, {present} already present"
-                ));
+                let entries = count_of(*files as u64, "entry", "entries");
+                let bytes = count_of(*total, "byte", "bytes");
+                (self.log)(&format!("{entries}, {bytes}, {present} already present"));
             }
             Event::Progress { moved, .. } => self.moved.reach(*moved),
             Event::FileDone(file) => {
                 self.moved.file();
                 let hash = file.blake3.as_deref().unwrap_or("");
-                (self.log)(&format!(
-                    "complete: {} ({} bytes, {hash})",
-                    file.name, file.bytes
-                ));
+                let bytes = count_of(file.bytes, "byte", "bytes");
+                (self.log)(&format!("complete: {} ({bytes}, {hash})", file.name));
             }
             Event::Note(note) => (self.log)(note),
             Event::Failed { path, fault } => {

@@ -15,6 +15,7 @@ use crate::client::{Access, Config};
 use crate::fault::{Code, Fault};
 use crate::fs::tree::Tree;
 use crate::listing::delete::{self, Outcome};
+use crate::report::count_of;
 
 mod last;
 mod pair;
@@ -23,7 +24,7 @@ mod plan;
 pub use crate::listing::verify::Source;
 pub use last::Last;
 pub use pair::Pair;
-pub use plan::{Finding, How, Plan, Step, check_destination, examine};
+pub use plan::{Finding, How, Plan, Step, check_deletion, check_destination, examine};
 
 /// Default of [`Guards::max_delete`].
 pub const MAX_DELETE: u64 = 1000;
@@ -102,7 +103,8 @@ impl Guards {
         }
         if plan.extra_count > self.max_delete {
             let (count, most) = (plan.extra_count, self.max_delete);
-            let text = format!("{count} entries are only at the destination, more than {most}");
+            let extra = count_of(count, "entry is", "entries are");
+            let text = format!("{extra} only at the destination, more than {most}");
             let hint = format!("see --dry-run; --max-delete {count} deletes them");
             return refuse(Code::Refused, &text, hint);
         }
@@ -155,11 +157,12 @@ pub fn delete(
     let (mut plan, session) = examine(config, pair, choice, how, each)?;
     guards.check(pair, &plan)?;
     guards.note(pair, &plan)?;
-    let extra = std::mem::take(&mut plan.extra);
-    if extra.is_empty() {
-        return Ok((plan, Outcome::default()));
-    }
-    let outcome = match (pair.source, session) {
+    let (extra, full) = (
+        std::mem::take(&mut plan.extra),
+        std::mem::take(&mut plan.full),
+    );
+    let mut outcome = match (pair.source, session) {
+        _ if extra.is_empty() => Outcome::default(),
         (Source::Local, Some(session)) => session.delete(&extra)?,
         (Source::Local, None) => Outcome::default(),
         (Source::Remote, _) => {
@@ -168,6 +171,8 @@ pub fn delete(
             delete::delete(&Tree::new(dir, [0; 8]), extra)
         }
     };
+    let full = full.iter().map(|path| path.as_bytes().to_vec());
+    outcome.not_empty.extend(full);
     Ok((plan, outcome))
 }
 

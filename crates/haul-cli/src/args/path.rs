@@ -145,7 +145,7 @@ impl Options {
         match Vs::try_parse_from(text.split_whitespace()) {
             Ok(vs) => Ok(vs.options),
             Err(error) => {
-                let text = error.to_string();
+                let text = super::explain(error).to_string();
                 let first = text.lines().next().unwrap_or("it makes no sense");
                 Err(first.trim_start_matches("error: ").to_owned())
             }

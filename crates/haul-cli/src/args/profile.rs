@@ -10,7 +10,7 @@ use haul_bench::plan::DEPTH_MAX;
 use super::Output;
 use super::path::{Connect, Engine, ServerArgs};
 use super::rdma::size;
-use crate::quantity::{duration, rate};
+use crate::quantity::{duration, rate, short_time};
 
 #[derive(Debug, ClapArgs)]
 #[command(after_help = EXAMPLES)]
@@ -142,7 +142,7 @@ pub(crate) struct Emulated {
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "500Mbit", requires = "emulate")]
     pub(crate) rate: u64,
     /// Round-trip times of the distance profile
-    #[arg(long, value_parser = duration, value_delimiter = ',', value_name = "TIME",
+    #[arg(long, value_parser = short_time, value_delimiter = ',', value_name = "TIME",
           default_value = "1ms,20ms,50ms,100ms,200ms", requires = "emulate")]
     pub(crate) distances: Vec<Duration>,
     /// Numbers of streams of the distance profile
@@ -167,7 +167,7 @@ pub(crate) struct Emulated {
           value_parser = share, requires = "sweep")]
     pub(crate) reorders: Vec<f64>,
     /// Delay of those packets
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "2ms", requires = "sweep")]
+    #[arg(long, value_parser = short_time, value_name = "TIME", default_value = "2ms", requires = "sweep")]
     pub(crate) reorder_delay: Duration,
     /// Message sizes of the sweep
     #[arg(long, value_parser = size, value_delimiter = ',', value_name = "SIZE", default_value = "4KiB,64KiB,1MiB",
@@ -249,7 +249,7 @@ pub(crate) struct Doctor {
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "1Gbit")]
     pub(crate) rate: u64,
     /// Round-trip time of the path
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "100ms")]
+    #[arg(long, value_parser = short_time, value_name = "TIME", default_value = "100ms")]
     pub(crate) rtt: Duration,
     /// Also print the checks that passed
     #[arg(long)]

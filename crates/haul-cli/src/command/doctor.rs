@@ -86,13 +86,15 @@ struct Path {
 
 impl Path {
     fn check(args: &Doctor, operand: &OsStr) -> Result<Self, Fault> {
-        let remote = Remote::parse(operand)?;
+        let wrong = || {
+            let shown = printable(operand.as_encoded_bytes());
+            let text = format!("'{shown}' is not [USER@]HOST: of a host that is reached by ssh");
+            let hint = "put a colon behind the host; a server of haul serve cannot be checked";
+            Fault::new(Code::Usage, text).hint(hint)
+        };
+        let remote = Remote::parse(operand).map_err(|_| wrong())?;
         let Way::Ssh(host) = &remote.way else {
-            return Err(Fault::new(
-                Code::Usage,
-                format!("'{}' is not reached by ssh", remote.host()),
-            )
-            .hint("write [USER@]HOST:"));
+            return Err(wrong());
         };
         let ssh = Ssh::new(ssh_settings(&args.ssh, host), Arc::new(tell));
         let (ip, range, ports) = ssh.check()?;

@@ -23,7 +23,7 @@ pub(crate) fn run(key: Key) -> ExitCode {
             Ok(())
         }),
         Key::Show(file) => path(&file).and_then(|path| {
-            show(read(&path, file.server)?.public());
+            show(read(&path, &file)?.public());
             Ok(())
         }),
         Key::Trust(trust) => server(&trust.server).and_then(|(host, port)| {
@@ -61,7 +61,7 @@ fn path(file: &KeyFile) -> Result<PathBuf, Fault> {
     }
 }
 
-fn read(path: &std::path::Path, of_server: bool) -> Result<PrivateKey, Fault> {
+fn read(path: &std::path::Path, named: &KeyFile) -> Result<PrivateKey, Fault> {
     PrivateKey::read(path).map_err(|fault| match fault.code {
         Code::FileNotFound => Fault::new(
             fault.code,
@@ -70,10 +70,10 @@ fn read(path: &std::path::Path, of_server: bool) -> Result<PrivateKey, Fault> {
                 printable(path.as_os_str().as_encoded_bytes())
             ),
         )
-        .hint(if of_server {
-            "make one with 'haul key new --server'"
-        } else {
-            "make one with 'haul key new'"
+        .hint(match named {
+            KeyFile { server: true, .. } => "make one with 'haul key new --server'",
+            KeyFile { key: Some(_), .. } => "make one with 'haul key new --key' and this name",
+            KeyFile { key: None, .. } => "make one with 'haul key new'",
         }),
         _ => fault,
     })
@@ -86,15 +86,15 @@ fn show(key: PublicKey) {
 }
 
 fn server(operand: &OsStr) -> Result<(String, u16), Fault> {
-    match Remote::parse(operand)?.way {
-        Way::Server { host, port } => Ok((host, port.unwrap_or(haul::DEFAULT_PORT))),
-        Way::Ssh(_) | Way::Pairing { .. } => Err(Fault::new(
-            Code::Usage,
-            format!(
-                "'{}' is not haul://HOST[:PORT]",
-                printable(operand.as_encoded_bytes())
-            ),
-        )
-        .hint("only standing servers have a key to trust; ssh has its own known_hosts")),
+    if let Ok(Remote {
+        way: Way::Server { host, port },
+        ..
+    }) = Remote::parse(operand)
+    {
+        return Ok((host, port.unwrap_or(haul::DEFAULT_PORT)));
     }
+    let shown = printable(operand.as_encoded_bytes());
+    let text = format!("'{shown}' is not haul://HOST or haul://HOST:PORT");
+    Err(Fault::new(Code::Usage, text)
+        .hint("only standing servers have a key to trust; ssh has its own known_hosts"))
 }

@@ -10,6 +10,7 @@ use haul::fault::{Code, Fault};
 use haul::fs::path::Relative;
 use haul::listing::client::{Found, Request, Session};
 use haul::listing::verify::{self, Event, Source};
+use haul::report::count_of;
 
 use super::fail;
 use super::transfer::{self, explain};
@@ -58,7 +59,14 @@ pub(crate) fn ls(args: &Ls) -> ExitCode {
         Ok(0) => ExitCode::SUCCESS,
         Ok(failures) => fail(&Fault::new(
             Code::FileError,
-            format!("the list is incomplete: {failures} entries could not be examined"),
+            format!(
+                "the list is incomplete: {}",
+                count_of(
+                    failures,
+                    "entry could not be examined",
+                    "entries could not be examined"
+                )
+            ),
         )),
         Err(fault) => fail(&fault),
     }
@@ -73,7 +81,7 @@ pub(crate) fn verify(args: &Verify) -> ExitCode {
             choice: Choice {
                 rules: args.rules.0.clone(),
                 reads_ignore_files: !args.no_ignore,
-                list: None,
+                ..Choice::default()
             },
             ..Request::default()
         };
@@ -81,27 +89,26 @@ pub(crate) fn verify(args: &Verify) -> ExitCode {
         let mut manifest = args.manifest.as_deref().map(Manifest::create).transpose()?;
         let (mut unwritten, mut failed) = (None, PathList::create(&args.failed)?);
         let counts = verify::verify(&config, &request, Path::new(local), source, &mut |event| {
-            if let (Event::Same(path, hash), Some(manifest)) = (event, &mut manifest) {
-                let name = match path.is_root() {
-                    true => Path::new(local)
-                        .file_name()
-                        .unwrap_or_default()
-                        .as_encoded_bytes(),
-                    false => path.as_bytes(),
-                };
-                if let Err(fault) = manifest.add(name, hash) {
-                    unwritten.get_or_insert(fault);
-                }
-            }
-            let differs = match event {
-                Event::Different(path, _) => Some(path.as_bytes()),
-                Event::Failed { path, .. } => Some(&**path),
-                Event::Same(..) => None,
+            // Two files are compared by the name of the local one.
+            let path = match event {
+                Event::Same(path, _) | Event::Different(path, _) => path.as_bytes(),
+                Event::Failed { path, .. } => path,
             };
-            if let (Some(path), Some(list)) = (differs, &mut failed) {
-                list.add(if path.is_empty() { b"." } else { path });
+            let path = match (path, Path::new(local).file_name()) {
+                (b"", Some(name)) if !Path::new(local).is_dir() => name.as_encoded_bytes(),
+                (b"", _) => b".",
+                (path, _) => path,
+            };
+            match (event, &mut manifest, &mut failed) {
+                (Event::Same(_, hash), Some(manifest), _) => {
+                    if let Err(fault) = manifest.add(path, hash) {
+                        unwritten.get_or_insert(fault);
+                    }
+                }
+                (Event::Same(..), ..) | (_, _, None) => {}
+                (_, _, Some(list)) => list.add(path),
             }
-            output::finding(event, args.json_stream);
+            output::finding(event, path, args.json_stream);
         })
         .map_err(|fault| explain(fault, &config, &remote))?;
         if let Some(manifest) = manifest {

@@ -13,16 +13,14 @@ use haul_admin::server::Admin;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::operand::listen_address;
 use crate::output::tell;
 
 /// What the metrics give to those who reach them.
 const EXPOSURE: &str = "everybody who reaches this address sees how much the server transfers";
 
-/// Starts to serve metrics at `listen`, and prints where. They are served until the result is
+/// Starts to serve metrics at `address`, and prints where. They are served until the result is
 /// dropped.
-pub(crate) fn open(listen: &str, names: &[String], server: &Server) -> Result<Admin, Fault> {
-    let address = listen_address(listen, 0)?;
+pub(crate) fn open(address: SocketAddr, names: &[String], server: &Server) -> Result<Admin, Fault> {
     if !address.ip().is_loopback() {
         tell(&format!("warning: metrics at {address}: {EXPOSURE}"));
     }

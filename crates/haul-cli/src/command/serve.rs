@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use haul::fault::{Code, Fault};
+use haul::report::count_of;
 use haul::server::{Config, EXPOSURE, Log, Root, Server};
 use haul_control::audit::{Audit, Entry};
 use haul_control::server::{self as control, Service};
@@ -35,8 +36,8 @@ pub(crate) fn run(args: Serve) -> ExitCode {
 
 fn serve(args: &Serve, server: Server) -> Result<(), Fault> {
     // Until the server ends.
-    let _metrics = match &args.metrics {
-        Some(listen) => Some(metrics::open(listen, &args.metrics_name, &server)?),
+    let _metrics = match args.metrics {
+        Some(address) => Some(metrics::open(address, &args.metrics_name, &server)?),
         None => None,
     };
     server.run()
@@ -128,9 +129,9 @@ fn reload(files: &ServerFiles, server: &control::Server) {
 /// Refuses new clients, and ends the process when no session runs or the time is over.
 fn drain(server: &Arc<control::Server>, patience: Duration) {
     server.drain();
+    let sessions = count_of(server.sessions() as u64, "session runs", "sessions run");
     tell(&format!(
-        "draining; sessions that still run: {}; a second SIGTERM ends them",
-        server.sessions()
+        "draining: {sessions}; a second SIGTERM ends what runs"
     ));
     let server = Arc::clone(server);
     let wait = move || {

@@ -12,7 +12,7 @@ use haul::fault::{Code, Fault};
 use haul::fs::filter;
 use haul::fs::path::Relative;
 use haul::paths::Paths;
-use haul::report::Summary;
+use haul::report::{Summary, count_of};
 use haul::sync::{self as engine, Finding, Guards, How, Last, Pair, Source};
 
 use super::plan::dry_run;
@@ -44,29 +44,32 @@ pub(crate) fn sync(args: &Sync) -> ExitCode {
 
 fn plan(args: &Sync) -> ExitCode {
     let mut output = PlanOutput::new(args.transfer.output);
-    let result = Resolved::of(args).and_then(|resolved| {
-        let Resolved {
-            config,
-            remote,
-            pair,
-            choice,
-        } = &resolved;
-        let destination = match pair.source {
-            Source::Local => &remote.path[..],
-            Source::Remote => args.destination.as_bytes(),
-        };
-        let guards = args.delete.then(|| guards(args, remote));
-        let planned = dry_run(
-            config,
-            std::slice::from_ref(pair),
-            destination,
-            choice,
-            how(args),
-            guards.as_ref(),
-            &mut output,
-        );
-        planned.map_err(|fault| explain(fault, config, remote))
-    });
+    let checked = args.transfer.tree.failed.check_dry_run(false);
+    let result = checked
+        .and_then(|()| Resolved::of(args))
+        .and_then(|resolved| {
+            let Resolved {
+                config,
+                remote,
+                pair,
+                choice,
+            } = &resolved;
+            let destination = match pair.source {
+                Source::Local => &remote.path[..],
+                Source::Remote => args.destination.as_bytes(),
+            };
+            let guards = args.delete.then(|| guards(args, remote));
+            let planned = dry_run(
+                config,
+                std::slice::from_ref(pair),
+                destination,
+                choice,
+                how(args),
+                guards.as_ref(),
+                &mut output,
+            );
+            planned.map_err(|fault| explain(fault, config, remote))
+        });
     output.finish(result)
 }
 
@@ -124,6 +127,7 @@ impl Resolved {
             rules: args.rules.0.clone(),
             reads_ignore_files: !args.no_ignore,
             list: None,
+            only_trees: true,
         };
         // Before a login.
         choice.filter()?;
@@ -142,6 +146,10 @@ impl Resolved {
 
     fn run(&self, args: &Sync, output: &Output) -> Result<(Summary, Deletion), Fault> {
         let config = engine::enter(&self.config)?;
+        if args.delete && self.pair.source == Source::Local {
+            // Before anything is moved.
+            engine::check_deletion(&config)?;
+        }
         let mut policy = Policy {
             update: args.update,
             ..policy(&args.transfer)
@@ -211,7 +219,11 @@ impl Resolved {
         };
         engine::examine(config, &self.pair, &self.choice, how, &mut each)?;
         if failures > 0 {
-            let text = format!("{failures} entries could not be compared");
+            let text = count_of(
+                failures,
+                "entry could not be compared",
+                "entries could not be compared",
+            );
             return Err(Fault::new(Code::FileError, text).hint("see the lines above"));
         }
         Ok(filter::to_list(paths))
@@ -252,5 +264,5 @@ fn check_source(source: &Path) -> Result<(), Fault> {
     }
     let shown = haul::printable(source.as_os_str().as_bytes());
     let text = format!("'{shown}' is not a directory");
-    Err(Fault::new(Code::DirectoryNotFound, text).hint("haul send sends files"))
+    Err(Fault::new(Code::DirectoryNotFound, text).hint("haul send and haul get take files"))
 }

@@ -38,15 +38,19 @@ pub(crate) fn send(args: Send) -> ExitCode {
     let policy = policy(&args.transfer);
     if args.transfer.dry_run {
         let mut output = PlanOutput::new(args.transfer.output);
-        let resolved = refuse_pairing(&args).and_then(|()| resolve_send(&args));
-        let result = resolved.and_then(|(config, selection, choice, remote)| {
-            let operands = selection.operands.iter();
-            let pairs = operands.map(|operand| Pair::to_server(operand, &remote.path));
-            let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
-            let to = &remote.path;
-            let planned = dry_run(&config, &pairs, to, &choice, how(policy), None, &mut output);
-            planned.map_err(|fault| explain(fault, &config, &remote))
-        });
+        let has_list = args.choose.from_file.is_some();
+        let checked = args.transfer.tree.failed.check_dry_run(has_list);
+        let checked = checked.and_then(|()| refuse_pairing(&args));
+        let result = checked.and_then(|()| resolve_send(&args)).and_then(
+            |(config, selection, choice, remote)| {
+                let operands = selection.operands.iter();
+                let pairs = operands.map(|operand| Pair::to_server(operand, &remote.path));
+                let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+                let to = &remote.path;
+                let planned = dry_run(&config, &pairs, to, &choice, how(policy), None, &mut output);
+                planned.map_err(|fault| explain(fault, &config, &remote))
+            },
+        );
         return output.finish(result);
     }
     let output = Arc::new(Output::transfer(args.transfer.output));
@@ -63,21 +67,25 @@ pub(crate) fn get(args: Get) -> ExitCode {
     let policy = policy(&args.transfer);
     if args.transfer.dry_run {
         let mut output = PlanOutput::new(args.transfer.output);
-        let result = resolve_get(&args).and_then(|wanted| {
-            let paths = wanted.paths.iter();
-            let pairs = paths.map(|path| Pair::from_server(path, &wanted.directory));
-            let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
-            let Wanted {
-                config,
-                remote,
-                choice,
-                directory,
-                ..
-            } = &wanted;
-            let to = directory.as_os_str().as_encoded_bytes();
-            let planned = dry_run(config, &pairs, to, choice, how(policy), None, &mut output);
-            planned.map_err(|fault| explain(fault, config, remote))
-        });
+        let has_list = args.choose.from_file.is_some();
+        let checked = args.transfer.tree.failed.check_dry_run(has_list);
+        let result = checked
+            .and_then(|()| resolve_get(&args))
+            .and_then(|wanted| {
+                let paths = wanted.paths.iter();
+                let pairs = paths.map(|path| Pair::from_server(path, &wanted.directory));
+                let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
+                let Wanted {
+                    config,
+                    remote,
+                    choice,
+                    directory,
+                    ..
+                } = &wanted;
+                let to = directory.as_os_str().as_encoded_bytes();
+                let planned = dry_run(config, &pairs, to, choice, how(policy), None, &mut output);
+                planned.map_err(|fault| explain(fault, config, remote))
+            });
         return output.finish(result);
     }
     let output = Arc::new(Output::transfer(args.transfer.output));
@@ -161,6 +169,7 @@ fn choice(args: &Choose, is_null: bool, is_one: bool) -> Result<Choice, Fault> {
         rules: args.rules.0.clone(),
         reads_ignore_files: !args.no_ignore,
         list: list.map(|file| read_list(file, is_null)).transpose()?,
+        only_trees: false,
     })
 }
 

@@ -8,6 +8,7 @@ use haul::printable;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::human::count_of;
 use super::tell;
 use crate::args::FailedTo;
 
@@ -66,7 +67,8 @@ impl PathList {
             return Some(cannot_write(&self.path, error).to_string());
         }
         let (shown, count) = (shown(&self.path), self.left_out);
-        (count > 0).then(|| format!("'{shown}' lacks {count} paths with line ends: add -0"))
+        let paths = count_of(count, "path with a line end", "paths with line ends");
+        (count > 0).then(|| format!("'{shown}' lacks {paths}: add -0"))
     }
 
     /// Prints what the list lacks.

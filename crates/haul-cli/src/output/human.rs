@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use crate::device::{Details, Found};
+pub(super) use haul::report::count_of;
 use haul::report::{BenchSummary, Causes, Cpu, Entries, Summary};
 
 /// Formats the summary of a transfer.
@@ -70,11 +71,6 @@ fn files(entries: &Entries, count: u64) -> String {
 /// Returns whether more than files was offered.
 const fn has_tree(entries: &Entries) -> bool {
     entries.directories > 0 || entries.links > 0 || entries.special > 0
-}
-
-/// Formats a count that may be large.
-pub(super) fn count_of(count: u64, one: &str, many: &str) -> String {
-    self::count(usize::try_from(count).unwrap_or(usize::MAX), one, many)
 }
 
 /// Formats what a summary of trees has beside the files.
@@ -243,7 +239,7 @@ fn cpu(sender: &Cpu, receiver: &Cpu) -> String {
 }
 
 pub(super) fn count(number: usize, one: &str, many: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { many })
+    count_of(number as u64, one, many)
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use haul::printable;
 use haul_report::date;
 use serde_json::{Value, json};
 
-use super::human::binary;
+use super::human::{binary, count_of};
 use super::line::tell;
 
 const LIST_SCHEMA: &str = "haul.list/1";
@@ -185,28 +185,29 @@ fn add_bytes(object: &mut Value, name: &str, bytes: &[u8]) {
     }
 }
 
-/// Prints a finding of a comparison.
-pub(crate) fn finding(event: &Event<'_>, as_json: bool) {
-    let (path, difference) = match event {
+/// Prints a finding of a comparison about `path`.
+pub(crate) fn finding(event: &Event<'_>, path: &[u8], as_json: bool) {
+    let difference = match event {
         Event::Same(..) => return,
         Event::Failed { text, .. } if as_json => {
             let object = json!({ "schema": VERIFY_SCHEMA, "event": "failed", "text": text });
             return super::print_line(&object);
         }
         Event::Failed { text, .. } => return tell(text),
-        Event::Different(path, difference) => (path, difference),
+        Event::Different(_, difference) => difference,
     };
     if !as_json {
         // As in `print_line`.
         let _ = writeln!(
             io::stdout().lock(),
-            "{path}: {}",
+            "{}: {}",
+            printable(path),
             difference_text(difference)
         );
         return;
     }
     let mut object = json!({ "schema": VERIFY_SCHEMA, "event": "different" });
-    add_bytes(&mut object, "path", path.as_bytes());
+    add_bytes(&mut object, "path", path);
     object["difference"] = json!(match difference {
         Difference::Missing => "missing",
         Difference::Kind => "kind",
@@ -264,12 +265,12 @@ pub(crate) fn verified(counts: &Counts, as_json: bool, is_quiet: bool) {
     }
     if !is_quiet {
         tell(&format!(
-            "{} entries are the same ({}), {} differ, {} are missing, {} are only at the destination",
-            counts.same,
+            "{} the same ({}), {}, {} missing, {} only at the destination",
+            count_of(counts.same, "entry is", "entries are"),
             binary(counts.bytes),
-            counts.different,
-            counts.missing,
-            counts.extra
+            count_of(counts.different, "differs", "differ"),
+            count_of(counts.missing, "is", "are"),
+            count_of(counts.extra, "is", "are")
         ));
     }
 }

@@ -85,8 +85,7 @@ impl Deletion {
             tell(&format!("not deleted: {}: {why}", path(at)));
         }
         for at in &outcome.not_empty {
-            let why = "the directory is not empty: it has what is excluded, new or incomplete";
-            output.say(&format!("not deleted: {}: {why}", path(at)));
+            output.say(&not_empty(at));
         }
         let kept = plan.protected + outcome.not_empty.len() as u64;
         let kept = if kept > 0 {
@@ -107,6 +106,14 @@ impl Deletion {
             "failed": failed.collect::<Vec<_>>(),
         });
     }
+}
+
+/// Formats why a directory that only the destination has stays.
+fn not_empty(path: &[u8]) -> String {
+    let path = haul::printable(path);
+    format!(
+        "not deleted: {path}: the directory is not empty: it has what is excluded, new or incomplete"
+    )
 }
 
 /// The output of one command.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::failures::Path;
 use super::human::{binary, count_of};
 use super::list::kind_of;
-use super::{error, merge, print_fault, print_line, tell};
+use super::{error, merge, not_empty, print_fault, print_line, tell};
 use crate::args;
 
 const SCHEMA: &str = "haul.plan/1";
@@ -78,6 +78,9 @@ impl PlanOutput {
     /// Adds the numbers of one source.
     pub(crate) fn add(&mut self, plan: &Plan) {
         self.is_examined = true;
+        for path in plan.full.iter().filter(|_| !self.options.quiet) {
+            tell(&not_empty(path.as_bytes()));
+        }
         let sum = &mut self.sum;
         sum.make += plan.make;
         sum.replace += plan.replace;

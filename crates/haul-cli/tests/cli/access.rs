@@ -200,6 +200,20 @@ fn a_date_that_is_over_and_a_rate_that_is_too_high_are_refused() {
 }
 
 #[test]
+fn a_deletion_beyond_the_rights_of_a_key_is_refused_before_anything_moves() {
+    let site = Site::start("rights=write", &[]);
+    site.trust();
+    std::fs::create_dir(site.place.client("t")).unwrap();
+    make_file(&site.place.client("t/a"), 10, 3);
+    let (tree, to) = (text(&site.place.client("t")), site.server.at(""));
+    let ended = site.client().haul(&["sync", "--delete", &tree, &to]);
+    ended.failed(7, "may not list files");
+    assert!(!site.place.server("t").exists());
+    site.client().haul(&["sync", &tree, &to]).ok();
+    assert!(site.place.server("t/a").exists());
+}
+
+#[test]
 fn a_removed_key_loses_its_session() {
     let site = Site::start("", &[]);
     site.trust();

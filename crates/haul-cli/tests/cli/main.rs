@@ -41,6 +41,7 @@ mod ssh;
 mod stall;
 mod support;
 mod sync;
+mod texts;
 mod through;
 mod tree;
 mod verify;

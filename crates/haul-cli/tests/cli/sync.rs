@@ -95,14 +95,20 @@ fn trees_that_are_the_same_cost_no_content_in_both_directions() {
             if option == "--delete" {
                 assert_eq!(json["deletion"]["deleted"], 0, "{json:#}");
             }
-            // One session for the transfer, one listing for what it needs beside it.
+            // One session for the transfer, one listing for what it needs beside it, and at first
+            // one that asks whether the server lets its client delete.
+            let expected = match option {
+                "--update" => 1,
+                "--delete" if source == &here => 3,
+                _ => 2,
+            };
             wait_until("the end of the sessions", || {
                 let ends = |line: &String| line.contains(" by anonymous: ");
                 let ended = server.log()[before..]
                     .iter()
                     .filter(|line| ends(line))
                     .count();
-                ended == if option == "--update" { 1 } else { 2 }
+                ended == expected
             });
         }
     }
@@ -191,6 +197,11 @@ fn what_is_excluded_stays_at_the_destination() {
         std::fs::write(from.join("z.tmp"), "").unwrap();
         std::fs::write(to.join("z.tmp"), "").unwrap();
         let kept = ["d/x.o", "x.tmp", "old/y.tmp", "z.tmp"];
+        let planned = sync(&["--exclude", "*.tmp", "-n"]).ok();
+        let deletes = planned.stdout.lines();
+        let deletes = deletes.filter(|line| line.starts_with("delete "));
+        assert_eq!(deletes.collect::<Vec<_>>(), ["delete   tree/gone"]);
+        assert!(planned.stderr.contains("not deleted: old: "), "{planned:?}");
         let ended = sync(&["--exclude", "*.tmp"]).ok();
         assert!(
             ended.stderr.contains("not deleted: old: "),
@@ -689,8 +700,8 @@ fn a_target_without_room_is_named_before_the_first_byte() {
     let planned = run(&place, ["sync", "-n", &many, &to]).failed(13, "bytes");
     assert!(planned.stderr.contains("lacks"), "{planned:?}");
     std::fs::remove_file(place.client("many/big")).unwrap();
-    run(&place, ["sync", "-n", &many, &to]).failed(13, "inodes");
-    let ended = run(&place, ["sync", &many, &to]).failed(13, "inodes are missing");
+    run(&place, ["sync", "-n", &many, &to]).failed(13, "the target has no room: it lacks 3");
+    let ended = run(&place, ["sync", &many, &to]).failed(13, "the target has no room: it lacks 3");
     assert!(!place.server("many/0").exists(), "{ended:?}");
 }
 

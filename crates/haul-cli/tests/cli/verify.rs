@@ -175,7 +175,7 @@ fn what_differs_is_named_with_its_ranges() {
     ];
     assert_eq!(lines(&ended), expected);
     assert!(
-        ended.stderr.contains("1 are only at the destination"),
+        ended.stderr.contains("1 is only at the destination"),
         "{ended:?}"
     );
     let back = haul(["verify", "--json-stream", &remote, local.to_str().unwrap()]);

@@ -19,7 +19,7 @@ const SECRET_MAX: u64 = 256 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// The file cannot be read.
-    #[error("{}: {source}", path.display())]
+    #[error("cannot read the key {}: {}", path.display(), haul_io::error::plain(source))]
     Unreadable {
         /// The file.
         path: PathBuf,

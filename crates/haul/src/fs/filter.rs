@@ -103,6 +103,10 @@ impl Filter {
             result => result?,
         };
         let mut text = String::new();
+        if !file.metadata()?.is_file() {
+            let text = "it is not a file; --no-ignore takes no notice of it";
+            return Err(io::Error::other(text));
+        }
         file.take(IGNORE_FILE_MAX + 1).read_to_string(&mut text)?;
         if text.len() as u64 > IGNORE_FILE_MAX {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "over 1 MiB"));
@@ -239,7 +243,7 @@ pub fn read_list(mut list: impl BufRead, is_nul: bool) -> Result<Vec<Relative>, 
     let end = if is_nul { 0 } else { b'\n' };
     let (mut paths, mut total) = (Vec::new(), 0);
     let mut line = Vec::new();
-    loop {
+    for number in 1_u64.. {
         line.clear();
         // One path cannot fill the memory either.
         let read = (&mut list)
@@ -255,7 +259,7 @@ pub fn read_list(mut list: impl BufRead, is_nul: bool) -> Result<Vec<Relative>, 
             return Err(Fault::new(Code::Usage, text).hint("split it"));
         }
         if read > PATH_MAX + 1 {
-            let text = format!("the list of files has a path of over {PATH_MAX} bytes");
+            let text = format!("line {number} of the list has over {PATH_MAX} bytes");
             return Err(Fault::new(Code::Usage, text));
         }
         let bytes = line.strip_suffix(&[end]).unwrap_or(&line);
@@ -264,6 +268,7 @@ pub fn read_list(mut list: impl BufRead, is_nul: bool) -> Result<Vec<Relative>, 
         }
         paths.push(Relative::of_user(bytes).map_err(|fault| Fault {
             code: Code::Usage,
+            text: format!("line {number} of the list: {}", fault.text),
             ..fault
         })?);
     }

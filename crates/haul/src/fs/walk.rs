@@ -25,6 +25,7 @@ use rustix::fs::RawDir;
 use super::entry::{Entry, Kind, Stat, examine};
 use super::filter::{Filter, Scope};
 use super::path::Relative;
+use crate::fault::plain;
 use crate::{lock, name};
 
 /// Entries that a thread sends at once.
@@ -67,7 +68,7 @@ impl Default for Options {
 
 /// A part of the tree that could not be examined. The walk goes on, and its scan is incomplete.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {doing} '{}': {error}", crate::printable(path))]
+#[error("cannot {doing} '{}': {}", shown(path), plain(error))]
 pub struct Failure {
     /// The entry or directory, below the root; the name may be one that [`Relative`] refuses.
     pub path: Box<[u8]>,
@@ -75,6 +76,10 @@ pub struct Failure {
     pub doing: Doing,
     /// Why.
     pub error: io::Error,
+}
+
+fn shown(path: &[u8]) -> String {
+    crate::printable(if path.is_empty() { b"." } else { path })
 }
 
 /// What failed during a walk.

@@ -5,16 +5,17 @@ use haul_control::duplex;
 use super::delete::Outcome;
 use super::digest::BlockDigests;
 use super::wire::{
-    self, BATCH_BYTES, BATCH_ENTRIES, Blocks, Delete, Item, List, Message, SERVICE, encode,
+    self, BATCH_BYTES, BATCH_ENTRIES, Blocks, Delete, Deleted, Item, List, Message, SERVICE, encode,
 };
 use crate::choice::{Choice, Rule, check_rules};
 use crate::client::{Config, open_control};
 use crate::fault::{Code, Fault};
 use crate::fs::entry::Entry;
+use crate::fs::filter::Action;
 use crate::fs::path::Relative;
 use crate::printable;
 
-pub use super::wire::Room;
+pub use crate::room::Room;
 
 /// What to list.
 #[derive(Debug, Clone, Default)]
@@ -27,6 +28,20 @@ pub struct Request {
     pub with_digests: bool,
     /// Which entries to take, without a list.
     pub choice: Choice,
+}
+
+impl Request {
+    /// Asks only whether the server has the directory, and what is free there.
+    pub(crate) fn nothing_of(directory: &[u8]) -> Self {
+        Self {
+            path: directory.to_vec(),
+            choice: Choice {
+                rules: vec![(Action::Exclude, "*".to_owned())],
+                ..Choice::default()
+            },
+            ..Self::default()
+        }
+    }
 }
 
 /// What a listing returns.
@@ -113,6 +128,22 @@ impl Session {
         }
     }
 
+    /// Checks that this client may remove entries of the listing, which has ended.
+    ///
+    /// # Errors
+    /// It may not, or the connection failed.
+    pub fn check_delete(&self) -> Result<(), Fault> {
+        self.remove(Delete::default()).map(drop)
+    }
+
+    fn remove(&self, delete: Delete) -> Result<Deleted, Fault> {
+        self.sender.send(encode(&Message::Delete(delete))?)?;
+        match self.receiver.receive()? {
+            Message::Deleted(deleted) => Ok(deleted),
+            other => Err(other.misplaced()),
+        }
+    }
+
     /// Removes entries of the listing, which has ended, in this order. What has changed since it
     /// was listed stays.
     ///
@@ -133,11 +164,7 @@ impl Session {
                 bytes += item.len();
                 delete.items.push(item);
             }
-            self.sender.send(encode(&Message::Delete(delete))?)?;
-            let deleted = match self.receiver.receive()? {
-                Message::Deleted(deleted) => deleted,
-                other => return Err(other.misplaced()),
-            };
+            let deleted = self.remove(delete)?;
             outcome.deleted = outcome.deleted.saturating_add(deleted.count);
             let failures = deleted.failures.into_iter();
             let failures = failures.map(|one| (one.path, printable(one.text.as_bytes())));

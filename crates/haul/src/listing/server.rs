@@ -11,7 +11,7 @@ use super::delete;
 use super::digest::{self, BlockDigests};
 use super::wire::{
     BATCH_BYTES, BATCH_ENTRIES, Batch, Delete, Deleted, Digests, End, Failed, Item, List, Message,
-    Room, WINDOW, encode,
+    WINDOW, encode,
 };
 use crate::choice::filter_of;
 use crate::fault::{Code, Fault, plain};
@@ -19,6 +19,7 @@ use crate::fs::entry::{Entry, Kind, Stat};
 use crate::fs::path::Relative;
 use crate::fs::tree::Tree;
 use crate::fs::walk::{Options, Walk};
+use crate::room::Room;
 
 /// What a client may list.
 pub(crate) enum Root {

@@ -18,6 +18,7 @@ use crate::fs::path::Relative;
 use crate::fs::tree::Tree;
 use crate::fs::walk::{Options, Walk};
 use crate::printable;
+use crate::report::count_of;
 
 /// Which of the two trees is the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,13 +90,22 @@ impl Counts {
     pub fn fault(&self) -> Option<Fault> {
         let differing = self.different + self.missing;
         if differing > 0 {
-            let text = format!("{differing} entries of the source differ at the destination");
+            let differing = count_of(
+                differing,
+                "entry of the source differs",
+                "entries of the source differ",
+            );
+            let text = format!("{differing} at the destination");
             let hint = "send missing ones by the same command again, different ones by their names \
                         with --recheck, which sends complete files again";
             return Some(Fault::new(Code::Integrity, text).hint(hint));
         }
         if self.failures > 0 {
-            let text = format!("{} entries could not be examined", self.failures);
+            let text = count_of(
+                self.failures,
+                "entry could not be examined",
+                "entries could not be examined",
+            );
             return Some(Fault::new(Code::FileError, text));
         }
         None

@@ -1,14 +1,13 @@
 //! Messages of a listing in CBOR, as docs/protocol/listing.md lays down.
 
-use std::io;
-
-use haul_io::file::{Dir, FileTime};
+use haul_io::file::FileTime;
 use minicbor::{Decode, Encode};
 
 use crate::choice::Rule;
 use crate::fault::{Code, Fault};
 use crate::fs::entry::{Entry, Kind, Stat};
 use crate::fs::path::Relative;
+use crate::room::Room;
 
 /// Name of the service in the greeting of a control connection.
 pub(crate) const SERVICE: &str = "listing";
@@ -124,27 +123,6 @@ pub(crate) struct End {
     /// Bytes and inodes that are free there.
     #[n(3)]
     pub(crate) room: Option<Room>,
-}
-
-/// What is free on a file system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
-pub struct Room {
-    /// Bytes that this user may still write.
-    #[n(0)]
-    pub bytes: u64,
-    /// Files that it may still make; `None` if the file system has no limit.
-    #[n(1)]
-    pub inodes: Option<u64>,
-}
-
-impl Room {
-    /// Returns what is free on the file system of a directory.
-    pub(crate) fn of(dir: &Dir) -> io::Result<Self> {
-        Ok(Self {
-            bytes: dir.free_bytes()?,
-            inodes: dir.free_inodes()?,
-        })
-    }
 }
 
 /// Entries to remove, as the listing showed them: what has changed since stays.

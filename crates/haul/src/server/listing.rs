@@ -11,6 +11,7 @@ use crate::fault::{Code, Fault};
 use crate::listing::server::{Link, Root, serve};
 use crate::listing::wire::{self, List, Message, SERVICE};
 use crate::printable;
+use crate::report::count_of;
 
 /// Serves listings of what the transfers serve.
 pub(super) struct Listing(pub(super) Arc<Shared>);
@@ -49,8 +50,9 @@ impl Service for Listing {
             let result = answer(&self.0, &link, &rights, &list, &mut deleted);
             if deleted > 0 {
                 record.operation = "delete";
+                let deleted = count_of(deleted, "entry", "entries");
                 (self.0.log)(&format!(
-                    "{name}: {deleted} entries deleted below '{}'",
+                    "{name}: {deleted} deleted below '{}'",
                     record.path
                 ));
             }

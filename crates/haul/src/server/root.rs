@@ -76,7 +76,13 @@ impl Place {
                 made.and_then(|()| Dir::open(&path))
             }
         };
-        opened.map_err(|error| named(&printable(bytes), &error, true))
+        opened.map_err(|error| match error.kind() {
+            // As where the file system makes no directories.
+            io::ErrorKind::NotFound if make => {
+                Fault::file(&format!("cannot make '{}'", printable(bytes)), &error)
+            }
+            _ => named(&printable(bytes), &error, true),
+        })
     }
 
     /// Opens the file or directory that the client named; it has no name if its contents are

@@ -18,6 +18,7 @@ use crate::fs::tree::{Token, Tree};
 use crate::journal::Verified;
 use crate::lock;
 use crate::name::Name;
+use crate::room::Room;
 use crate::target::{Found, HASH_PIECE, Target, lock_part};
 use crate::wire::Policy;
 
@@ -270,19 +271,9 @@ impl Destination {
         let missing = missing.collect::<Result<Vec<_>, _>>()?;
         let missing = saturating_sum(missing.into_iter()).saturating_add(left.bytes);
         let failed = |error| Fault::file("cannot ask the target how much room it has", &error);
-        let free = self.dir.free_bytes().map_err(failed)?;
-        let free_inodes = self.dir.free_inodes().map_err(failed)?;
-        let (needed, free, what) = match free_inodes {
-            _ if missing > free => (missing, free, "bytes"),
-            Some(free) if left.entries > free => (left.entries, free, "inodes"),
-            _ => return Ok(()),
-        };
-        let lack = needed - free;
-        let text = format!(
-            "the target has no room: {lack} {what} are missing, {needed} needed, {free} free"
-        );
-        let fault = Fault::new(Code::DiskFull, text);
-        Err(fault.hint("make room there and run the same command again"))
+        Room::of(&self.dir)
+            .map_err(failed)?
+            .check(missing, left.entries)
     }
 }
 

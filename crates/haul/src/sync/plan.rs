@@ -12,17 +12,18 @@ use std::path::Path;
 use haul_io::file::Dir;
 
 use super::pair::Pair;
-use crate::choice::Choice;
+use crate::choice::{Choice, no_tree};
 use crate::client::{self, Config};
 use crate::fault::{Code, Fault, plain};
 use crate::fs::entry::{Entry, Kind, Stat};
-use crate::fs::filter::{Action, IGNORE_FILE};
+use crate::fs::filter::IGNORE_FILE;
 use crate::fs::path::Relative;
-use crate::fs::walk::Walk;
-use crate::listing::client::{Found, Request, Room, Session};
+use crate::fs::walk::{Options, Walk};
+use crate::listing::client::{Found, Request, Session};
 use crate::listing::delete::in_order;
 use crate::listing::digest;
 use crate::listing::verify::{Local, Source};
+use crate::room::Room;
 use crate::target::is_near;
 
 /// Entries that only the destination has and that are remembered; further ones are counted.
@@ -88,6 +89,8 @@ pub struct Plan {
     pub extra_count: u64,
     /// Such entries that stay, because it is unknown whether an ignore file protects them.
     pub protected: u64,
+    /// Directories among them that stay, because something excluded is in them.
+    pub full: Vec<Relative>,
     /// What could not be examined or read.
     pub failures: u64,
     /// The source has no entry.
@@ -104,22 +107,9 @@ impl Plan {
     /// # Errors
     /// [`Code::DiskFull`], with how much is missing.
     pub fn check_room(&self) -> Result<(), Fault> {
-        let Some(room) = self.room else {
-            return Ok(());
-        };
         let inodes = self.make.saturating_add(self.replace.min(1));
-        let lacks = |needed: u64, free: u64, what: &str| {
-            let missing = needed.saturating_sub(free);
-            let text =
-                format!("the target lacks {missing} {what}: {needed} are needed, {free} free");
-            let fault = Fault::new(Code::DiskFull, text);
-            Err(fault.hint("make room there and run the same command again"))
-        };
-        match room.inodes {
-            _ if self.bytes > room.bytes => lacks(self.bytes, room.bytes, "bytes"),
-            Some(free) if inodes > free => lacks(inodes, free, "inodes"),
-            _ => Ok(()),
-        }
+        self.room
+            .map_or(Ok(()), |room| room.check(self.bytes, inodes))
     }
 }
 
@@ -150,6 +140,7 @@ pub fn examine(
         ignore_files: HashSet::new(),
         plan: Plan::default(),
         extra: Vec::new(),
+        hides_extra: false,
     };
     let session = examination.there(config)?;
     examination.here()?;
@@ -171,18 +162,28 @@ pub fn check_destination(
         let target = client::Local::open(Path::new(OsStr::from_bytes(directory)))?;
         return Ok(target.dir.as_ref().and_then(|dir| Room::of(dir).ok()));
     }
-    let request = Request {
-        path: directory.to_vec(),
-        choice: Choice {
-            rules: vec![(Action::Exclude, "*".to_owned())],
-            ..Choice::default()
-        },
-        ..Request::default()
-    };
+    let request = Request::nothing_of(directory);
     let is_made = directory.ends_with(b"/");
     match Session::open(config, &request)?.list(|_| Ok(())) {
         Err(fault) if is_made && is_missing(&fault) => Ok(None),
         listed => listed.map(|listed| listed.room),
+    }
+}
+
+/// Checks that the server lets this client delete. What may pass, as a server that is busy, is left
+/// to the transfer that follows.
+///
+/// # Errors
+/// The server's refusal.
+pub fn check_deletion(config: &Config) -> Result<(), Fault> {
+    let check = || {
+        let session = Session::open(config, &Request::nothing_of(b"."))?;
+        session.list(|_| Ok(()))?;
+        session.check_delete()
+    };
+    match check() {
+        Err(fault) if !fault.code.passes() => Err(fault),
+        _ => Ok(()),
     }
 }
 
@@ -205,6 +206,8 @@ struct Examination<'a> {
     ignore_files: HashSet<[u8; 16]>,
     plan: Plan,
     extra: Vec<Entry>,
+    /// The destination has entries that the choice excludes.
+    hides_extra: bool,
 }
 
 impl Examination<'_> {
@@ -249,10 +252,14 @@ impl Examination<'_> {
                 ..self.choice.clone()
             },
         };
+        let is_only_trees = self.choice.only_trees && self.source() == Source::Remote;
         let session = Session::open(config, &request)?;
         let mut count = 0_u64;
         let listed = session.list(|found| {
             match found {
+                Found::Entry(entry, _) if entry.path.is_root() && is_only_trees => {
+                    return Err(no_tree(&request.path));
+                }
                 Found::Entry(entry, digest) => {
                     count += 1;
                     self.there_is(entry, digest);
@@ -266,7 +273,10 @@ impl Examination<'_> {
             listed => listed?,
         };
         match self.source() {
-            Source::Local => self.plan.room = listed.room,
+            Source::Local => {
+                self.plan.room = listed.room;
+                self.hides_extra = listed.excluded > 0;
+            }
             Source::Remote => {
                 self.plan.source_is_empty = count == 0 && listed.excluded == 0;
                 self.plan.source_file_system = listed.file_system;
@@ -378,8 +388,10 @@ impl Examination<'_> {
                 Err(failure) => self.fail(&failure.to_string()),
             }
         }
-        if is_source {
-            self.plan.source_is_empty = count == 0 && walk.counts().excluded == 0;
+        let excluded = walk.counts().excluded;
+        match self.source() {
+            Source::Local => self.plan.source_is_empty = count == 0 && excluded == 0,
+            Source::Remote => self.hides_extra = excluded > 0,
         }
         Ok(())
     }
@@ -445,11 +457,66 @@ impl Examination<'_> {
         self.extra.retain(is_known);
         self.plan.protected = (before - self.extra.len()) as u64;
         self.plan.extra_count -= self.plan.protected;
+        self.spare_full(config)?;
         let extra = in_order(std::mem::take(&mut self.extra));
         for entry in &extra {
             self.step(Step::Delete, entry);
         }
         self.plan.extra = extra;
+        Ok(())
+    }
+
+    /// Drops the extra directories in which something stays because it is excluded.
+    fn spare_full(&mut self, config: &Config) -> Result<(), Fault> {
+        let is_directory = |entry: &Entry| entry.kind == Kind::Directory;
+        if !self.hides_extra || !self.extra.iter().any(is_directory) {
+            return Ok(());
+        }
+        let extra = self.extra.iter().map(|entry| entry.path.short_hash());
+        let extra: HashSet<_> = extra.collect();
+        let mut full = HashSet::new();
+        let mut note = |path: &Relative| {
+            if !extra.contains(&path.short_hash()) {
+                full.extend(path.ancestors().map(|above| above.short_hash()));
+            }
+        };
+        let mut failures = Vec::new();
+        match (self.source(), &self.here) {
+            (Source::Local, _) => {
+                let request = Request {
+                    path: self.pair.there.clone(),
+                    is_recursive: true,
+                    ..Request::default()
+                };
+                Session::open(config, &request)?.list(|found| {
+                    match found {
+                        Found::Entry(entry, _) => note(&entry.path),
+                        Found::Failed { text, .. } => failures.push(text),
+                    }
+                    Ok(())
+                })?;
+            }
+            (Source::Remote, Some(Local::Directory { path, .. })) => {
+                let walk = Dir::open(path).and_then(|dir| Walk::start(dir, &Options::default()));
+                let failed = |error| Fault::file("cannot read the local directory", &error);
+                for found in walk.map_err(failed)? {
+                    match found {
+                        Ok(entry) => note(&entry.path),
+                        Err(failure) => failures.push(failure.to_string()),
+                    }
+                }
+            }
+            (Source::Remote, _) => {}
+        }
+        failures.iter().for_each(|text| self.fail(text));
+        let is_full =
+            |entry: &mut Entry| is_directory(entry) && full.contains(&entry.path.short_hash());
+        let kept = self.extra.extract_if(.., is_full);
+        self.plan.full = in_order(kept.collect())
+            .into_iter()
+            .map(|entry| entry.path)
+            .collect();
+        self.plan.extra_count -= self.plan.full.len() as u64;
         Ok(())
     }
 
@@ -610,25 +677,5 @@ mod tests {
         assert_eq!(of(link(), Kind::File), Some(Step::Replace));
         assert_eq!(of(link(), link()), None);
         assert_eq!(of(Kind::Directory, Kind::Directory), None);
-    }
-
-    #[test]
-    fn what_the_target_lacks_is_named() {
-        let room = |bytes, inodes| Plan {
-            make: 5,
-            bytes: 100,
-            room: Some(Room { bytes, inodes }),
-            ..Plan::default()
-        };
-        assert!(room(100, Some(5)).check_room().is_ok());
-        assert!(room(100, None).check_room().is_ok());
-        for (plan, what) in [
-            (room(99, None), "1 bytes"),
-            (room(100, Some(3)), "2 inodes"),
-        ] {
-            let fault = plan.check_room().unwrap_err();
-            assert_eq!(fault.code, Code::DiskFull);
-            assert!(fault.text.contains(what), "{fault}");
-        }
     }
 }
