@@ -12,6 +12,7 @@ mod peers;
 mod record;
 mod traffic;
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -30,6 +31,9 @@ use bench::{Bench, Way};
 use haul_report::machine;
 use peers::{Folder, Missing, Peers};
 use record::{Bar, Cell, Results, Row};
+
+/// The file of all runs.
+const RESULTS: &str = "results.json";
 
 /// Arguments of `gateways`.
 #[derive(Clone, Debug, clap::Args)]
@@ -55,7 +59,10 @@ pub struct GatewaysArgs {
     /// Maximum wait for an idle machine before each run
     #[arg(long, value_parser = Span::parse, value_name = "TIME", default_value = "0s")]
     pub settle: Span,
-    /// Write results.json and table.txt into this directory
+    /// Merge the results.json of these directories, and measure nothing
+    #[arg(long, value_delimiter = ',', value_name = "DIR,…", conflicts_with_all = ["quick", "rtts", "losses", "rate", "only", "repeat", "settle"])]
+    pub merge: Vec<PathBuf>,
+    /// Write results.json, after each run, and table.txt into this directory
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The programs.
@@ -124,11 +131,15 @@ fn all(quick: bool) -> Vec<Traffic> {
     ]
 }
 
-/// Measures every kind of traffic on every path.
+/// Measures every kind of traffic on every path, or merges earlier results.
 ///
 /// # Errors
 /// One line that names the wrong argument, or what this machine lacks.
 pub fn gateways(args: &GatewaysArgs) -> Result<ExitCode> {
+    if !args.merge.is_empty() {
+        let out = Out::make(args.out.clone())?;
+        return conclude(&merged(&args.merge)?, &out);
+    }
     let traffic: Vec<Traffic> = all(args.quick)
         .into_iter()
         .filter(|one| args.only.is_empty() || args.only.iter().any(|text| one.name.contains(text)))
@@ -151,7 +162,7 @@ pub fn gateways(args: &GatewaysArgs) -> Result<ExitCode> {
     let repeat = args.repeat.unwrap_or(if args.quick { 1 } else { 5 });
     let mut results = Results::new(args.quick, repeat, args.rate.clone());
     for (rtt_ms, loss) in paths(args) {
-        let mut cell = Cell {
+        results.cells.push(Cell {
             rtt_ms,
             loss,
             rows: traffic
@@ -159,10 +170,8 @@ pub fn gateways(args: &GatewaysArgs) -> Result<ExitCode> {
                 .map(|one| Row::new(one.name, one.bar))
                 .collect(),
             warnings: Vec::new(),
-        };
-        let measured = measure(&runner, args, repeat, &traffic, &mut cell);
-        results.cells.push(cell);
-        match measured {
+        });
+        match measure(&runner, &traffic, &mut results, &out) {
             Ok(()) => {}
             Err(Stop::Interrupted(signal)) => {
                 results.interrupted = Some(signal);
@@ -171,11 +180,34 @@ pub fn gateways(args: &GatewaysArgs) -> Result<ExitCode> {
             Err(Stop::Failed(error)) => return Err(error),
         }
     }
+    conclude(&results, &out)
+}
+
+/// The results of several measurements as those of one, in the order of one.
+fn merged(folders: &[PathBuf]) -> Result<Results> {
+    let mut all_results = folders.iter().map(|folder| Results::read(folder));
+    let mut merged = all_results.next().context("--merge names no directory")??;
+    for results in all_results {
+        merged.add(results?)?;
+    }
+    let traffic = all(merged.quick);
+    let place = |row: &Row| traffic.iter().position(|one| one.name == row.traffic);
+    for cell in &mut merged.cells {
+        cell.rows.sort_by_key(place);
+    }
+    let path = |cell: &Cell| (cell.rtt_ms, cell.loss);
+    merged.cells.sort_by(|one, other| {
+        path(one)
+            .partial_cmp(&path(other))
+            .unwrap_or(Ordering::Equal)
+    });
+    Ok(merged)
+}
+
+/// Writes the files and the table.
+fn conclude(results: &Results, out: &Out) -> Result<ExitCode> {
     let table = results.table();
-    let files = [
-        ("results.json", out::json(&results)?),
-        ("table.txt", table.clone()),
-    ];
+    let files = [(RESULTS, out::json(results)?), ("table.txt", table.clone())];
     out.write(&files, &table)?;
     for line in results.skipped() {
         out::line(line);
@@ -204,21 +236,30 @@ fn paths(args: &GatewaysArgs) -> Vec<(f64, f64)> {
     rtts.into_iter().flat_map(of_rtt).collect()
 }
 
+/// Measures the path of the last cell.
 fn measure(
     runner: &Runner<'_>,
-    args: &GatewaysArgs,
-    repeat: u16,
     traffic: &[Traffic],
-    cell: &mut Cell,
+    results: &mut Results,
+    out: &Out,
 ) -> Result<(), Stop> {
+    let last = results.cells.len() - 1;
+    let (rtt_ms, loss) = (results.cells[last].rtt_ms, results.cells[last].loss);
     // Dropped after the bench, which ends the servers.
     let folder = Folder::make()?;
-    let bench = Bench::start(runner, &args.rate, cell.rtt_ms, cell.loss)?;
+    let bench = Bench::start(runner, &results.rate, rtt_ms, loss)?;
     let peers = Peers::start(&bench, &folder)?;
-    let part = if args.quick { 10 } else { 1 };
+    let part = if results.quick { 10 } else { 1 };
     peers.make_files(50_000_000 / part, 1000 / part, 10_000)?;
-    for repetition in 0..repeat {
-        for (one, row) in traffic.iter().zip(&mut cell.rows) {
+    for repetition in 0..results.repeat {
+        let label = format!(
+            "[{}/{}] {rtt_ms} ms, {loss:e}",
+            repetition + 1,
+            results.repeat
+        );
+        for (at, one) in traffic.iter().enumerate() {
+            let cell = &mut results.cells[last];
+            let row = &mut cell.rows[at];
             if let Err(Missing(why)) = one.kind.available(&peers) {
                 row.not_run = Some(why);
                 continue;
@@ -236,32 +277,37 @@ fn measure(
                 let run = bench
                     .download(way, 1, 1)
                     .and_then(|_| one.kind.run(&bench, &peers, way));
-                let (path, name) = (format!("{} ms, {:e}", cell.rtt_ms, cell.loss), one.name);
-                let label = format!(
-                    "[{}/{repeat}] {path}: {name}, {}",
-                    repetition + 1,
-                    way.name()
-                );
-                match run {
-                    Ok(time) => {
-                        eprintln!("{label}: {time:.3}");
-                        match way {
-                            Way::Direct => row.direct.push(time),
-                            Way::Gateways => row.gateways.push(time),
-                        }
-                    }
-                    Err(Stop::Failed(error)) => {
-                        eprintln!("{label}: failed: {error:#}");
-                        row.failed.push(format!("{}: {error:#}", way.name()));
-                    }
-                    Err(interrupted) => return Err(interrupted),
-                }
+                row.record(way, run, &format!("{label}: {}, {}", one.name, way.name()))?;
             }
+            // What was measured is kept, however this ends.
+            out.keep(RESULTS, &out::json(results)?)?;
         }
     }
-    cell.warnings
+    results.cells[last]
+        .warnings
         .extend(Report::from(bench.lab.stats()).warnings());
     Ok(())
+}
+
+impl Row {
+    /// Adds a run, or why it failed.
+    fn record(&mut self, way: Way, run: Result<f64, Stop>, label: &str) -> Result<(), Stop> {
+        match run {
+            Ok(time) => {
+                eprintln!("{label}: {time:.3}");
+                match way {
+                    Way::Direct => self.direct.push(time),
+                    Way::Gateways => self.gateways.push(time),
+                }
+            }
+            Err(Stop::Failed(error)) => {
+                eprintln!("{label}: failed: {error:#}");
+                self.failed.push(format!("{}: {error:#}", way.name()));
+            }
+            interrupted => return interrupted.map(|_| ()),
+        }
+        Ok(())
+    }
 }
 
 impl Kind {

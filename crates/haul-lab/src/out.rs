@@ -24,14 +24,22 @@ impl Out {
         Ok(Self(folder))
     }
 
+    /// Writes one file; its previous text stays until the new one is complete.
+    pub fn keep(&self, name: &str, text: &str) -> Result<()> {
+        let Some(folder) = &self.0 else { return Ok(()) };
+        let (path, new) = (folder.join(name), folder.join(format!("{name}.new")));
+        std::fs::write(&new, text)
+            .and_then(|()| std::fs::rename(&new, &path))
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+
     /// Writes the files, then prints the table: the reader of stdout may close it.
     pub fn write(&self, files: &[(&str, String)], table: &str) -> Result<()> {
         for (name, text) in files {
-            let Some(folder) = &self.0 else { break };
-            let path = folder.join(name);
-            std::fs::write(&path, text)
-                .with_context(|| format!("cannot write {}", path.display()))?;
-            eprintln!("wrote {}", path.display());
+            self.keep(name, text)?;
+            if let Some(folder) = &self.0 {
+                eprintln!("wrote {}", folder.join(name).display());
+            }
         }
         // A closed pipe is no failure of the measurement.
         let _ = std::io::stdout().write_all(table.as_bytes());

@@ -1,10 +1,12 @@
 //! The record of a measurement, `results.json`, and its table.
 
 use std::fmt::Write as _;
+use std::path::Path;
 
+use anyhow::{Context as _, Result, ensure};
 use haul_report::machine::Machine;
 use haul_report::stats::median;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Changes when a reader of `results.json` must.
 const SCHEMA: &str = "haul.gateways/2";
@@ -16,9 +18,9 @@ const FAIRNESS_MIN: f64 = 0.9;
 const ADDED_MAX_S: f64 = 0.020;
 
 /// Everything.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Results {
-    schema: &'static str,
+    schema: String,
     pub(super) machine: Machine,
     pub(super) quick: bool,
     pub(super) repeat: u16,
@@ -29,7 +31,7 @@ pub(super) struct Results {
 }
 
 /// One path.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Cell {
     pub(super) rtt_ms: f64,
     pub(super) loss: f64,
@@ -39,9 +41,9 @@ pub(super) struct Cell {
 }
 
 /// One kind of traffic.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Row {
-    pub(super) traffic: &'static str,
+    pub(super) traffic: String,
     pub(super) bar: Bar,
     /// Each run: its time or what the application prints as its latency, s; or Jain's index.
     pub(super) direct: Vec<f64>,
@@ -53,7 +55,7 @@ pub(super) struct Row {
 }
 
 /// Requirements on gateways.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Bar {
     /// At most 1.1 of the direct time; one round trip, the connection's first, is left out.
@@ -69,7 +71,7 @@ pub(super) enum Bar {
 impl Results {
     pub(super) fn new(quick: bool, repeat: u16, rate: String) -> Self {
         Self {
-            schema: SCHEMA,
+            schema: SCHEMA.into(),
             machine: Machine::describe(),
             quick,
             repeat,
@@ -79,10 +81,50 @@ impl Results {
         }
     }
 
-    /// Whether a run failed, or all were not made.
+    /// Reads `results.json` of a directory.
+    pub(super) fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join("results.json");
+        let read = || -> Result<Self> {
+            let results: Self = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+            ensure!(results.schema == SCHEMA, "the schema is not {SCHEMA}");
+            Ok(results)
+        };
+        read().with_context(|| format!("cannot read {}", path.display()))
+    }
+
+    /// Adds what another measurement with the same options on a machine of the same kind has.
+    pub(super) fn add(&mut self, other: Self) -> Result<()> {
+        let kind = |results: &Self| {
+            let machine = &results.machine;
+            let what = format!("{} cores of {}", machine.cores, machine.cpu);
+            let version = machine.haul_commit.clone();
+            (
+                (what, machine.kernel.clone(), version),
+                (results.quick, results.repeat, results.rate.clone()),
+            )
+        };
+        let (own, others) = (kind(self), kind(&other));
+        ensure!(
+            own == others,
+            "cannot merge results of different machines, builds or options: {own:?}, {others:?}"
+        );
+        self.interrupted = self.interrupted.or(other.interrupted);
+        for cell in other.cells {
+            let path = (cell.rtt_ms, cell.loss);
+            let mut cells = self.cells.iter_mut();
+            match cells.find(|known| (known.rtt_ms, known.loss) == path) {
+                Some(known) => known.add(cell),
+                None => self.cells.push(cell),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether all runs were made, and none failed.
     pub(super) fn is_complete(&self) -> bool {
         let mut rows = self.cells.iter().flat_map(|cell| &cell.rows);
-        self.interrupted.is_none() && rows.all(|row| row.failed.is_empty())
+        let all = |row: &Row| row.failed.is_empty() && !row.lacks_runs(self.repeat);
+        self.interrupted.is_none() && rows.all(all)
     }
 
     /// A line for each kind of traffic that was not measured, with the reason.
@@ -119,6 +161,10 @@ impl Results {
             );
             for row in &cell.rows {
                 text += &row.line(cell.rtt_ms / 1000.0, !self.quick);
+                if row.lacks_runs(self.repeat) {
+                    let (direct, gateways) = (row.direct.len(), row.gateways.len());
+                    let _ = writeln!(text, "    medians of {direct} and {gateways} runs");
+                }
             }
             for warning in &cell.warnings {
                 let _ = writeln!(text, "  warning: {warning}");
@@ -128,16 +174,53 @@ impl Results {
     }
 }
 
+impl Cell {
+    fn add(&mut self, other: Self) {
+        for row in other.rows {
+            match self
+                .rows
+                .iter_mut()
+                .find(|known| known.traffic == row.traffic)
+            {
+                Some(known) => {
+                    known.direct.extend(row.direct);
+                    known.gateways.extend(row.gateways);
+                    known.failed.extend(row.failed);
+                }
+                None => self.rows.push(row),
+            }
+        }
+        for warning in other.warnings {
+            if !self.warnings.contains(&warning) {
+                self.warnings.push(warning);
+            }
+        }
+    }
+}
+
 impl Row {
-    pub(super) fn new(traffic: &'static str, bar: Bar) -> Self {
+    pub(super) fn new(traffic: &str, bar: Bar) -> Self {
         Self {
-            traffic,
+            traffic: traffic.into(),
             bar,
             direct: Vec::new(),
             gateways: Vec::new(),
             not_run: None,
             failed: Vec::new(),
         }
+    }
+
+    /// Whether the measurement was ended before all runs of this row.
+    fn lacks_runs(&self, repeat: u16) -> bool {
+        let failed = |way: &str| {
+            self.failed
+                .iter()
+                .filter(|why| why.starts_with(way))
+                .count()
+        };
+        let made = |way, times: &Vec<f64>| times.len() + failed(way);
+        let fewest = made("direct", &self.direct).min(made("gateways", &self.gateways));
+        self.not_run.is_none() && fewest < usize::from(repeat)
     }
 
     fn line(&self, rtt_s: f64, is_judged: bool) -> String {
@@ -220,11 +303,70 @@ mod tests {
         assert_eq!(results.skipped(), ["SKIPPED: scp: not installed: sshd"]);
     }
 
+    fn part(rtt_ms: f64, traffic: &str, runs: &[f64]) -> Results {
+        let mut results = Results::new(true, 2, "300Mbit".into());
+        let mut row = Row::new(traffic, Bar::Time);
+        (row.direct, row.gateways) = (runs.to_vec(), runs.to_vec());
+        results.cells.push(Cell {
+            rtt_ms,
+            loss: 0.0,
+            rows: vec![row],
+            warnings: Vec::new(),
+        });
+        results
+    }
+
+    #[test]
+    fn merged_results_are_those_of_one_measurement() {
+        let mut whole = part(80.0, "scp", &[1.0]);
+        whole.add(part(80.0, "scp", &[2.0])).unwrap();
+        whole.add(part(80.0, "bulk", &[3.0, 4.0])).unwrap();
+        whole.add(part(20.0, "bulk", &[5.0])).unwrap();
+        let runs = |cell: &Cell| -> Vec<(String, Vec<f64>)> {
+            let rows = cell.rows.iter();
+            rows.map(|row| (row.traffic.clone(), row.gateways.clone()))
+                .collect()
+        };
+        let all: Vec<_> = whole.cells.iter().map(runs).collect();
+        let of = |traffic: &str, runs: &[f64]| (traffic.to_owned(), runs.to_vec());
+        let first = vec![of("scp", &[1.0, 2.0]), of("bulk", &[3.0, 4.0])];
+        assert_eq!(all, [first, vec![of("bulk", &[5.0])]]);
+        // One row has one run of two.
+        assert!(!whole.is_complete());
+        assert_eq!(whole.table().matches("medians of 1 and 1 runs").count(), 1);
+        whole.add(part(20.0, "bulk", &[6.0])).unwrap();
+        assert!(whole.is_complete());
+        let mut other = part(20.0, "bulk", &[7.0]);
+        other.rate = "1Gbit".into();
+        assert!(whole.add(other).is_err());
+        let mut other = part(20.0, "bulk", &[7.0]);
+        other.machine.cores += 1;
+        assert!(whole.add(other).is_err());
+    }
+
+    #[test]
+    fn results_are_read_as_they_were_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let out = crate::out::Out::make(Some(folder.path().into())).unwrap();
+        let written = crate::out::json(&part(20.0, "scp", &[1.0])).unwrap();
+        out.keep("results.json", &written).unwrap();
+        let read = Results::read(folder.path()).unwrap();
+        assert_eq!(crate::out::json(&read).unwrap(), written);
+        let older = written.replace(SCHEMA, "haul.gateways/1");
+        out.keep("results.json", &older).unwrap();
+        let error = format!("{:#}", Results::read(folder.path()).unwrap_err());
+        assert!(
+            error.contains("the schema is not haul.gateways/2"),
+            "{error}"
+        );
+    }
+
     #[test]
     fn a_failed_run_is_not_complete() {
         let mut results = Results::new(true, 1, "300Mbit".into());
         let mut row = Row::new("bulk", Bar::Time);
-        row.failed.push("wrong bytes".into());
+        row.failed.push("direct: wrong bytes".into());
+        row.gateways.push(1.0);
         assert!(results.is_complete());
         results.cells.push(Cell {
             rtt_ms: 20.0,
@@ -233,6 +375,6 @@ mod tests {
             warnings: Vec::new(),
         });
         assert!(!results.is_complete());
-        assert!(results.table().contains("failed: wrong bytes"));
+        assert!(results.table().contains("failed: direct: wrong bytes"));
     }
 }
