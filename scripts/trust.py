@@ -10,8 +10,9 @@ Usage: scripts/trust.py [--quick] [--rounds N] [--budget MINUTES] [--only NAMES]
   distance  1 Gb/s, RTT 1 and 100 ms: `haul send` sealed, and stunnel with 1, 4 and 8 streams (figure 6a)
 
 All series take turns, round after round, so a run that is cut short has something of everything. Results go
-to DIR/runs.json after each run, and the same command resumes there. FILE (default: results/trust.txt) gets
-the medians and the bars. The processor time is that of all processes at both ends, for 10^9 bytes.
+to DIR/runs.json after each run, and the same command resumes there. Commands that run at the same time with
+the same DIR, each on processors of its own (`taskset`), share the work. FILE (default: results/trust.txt)
+gets the medians and the bars. The processor time is that of all processes at both ends, for 10^9 bytes.
 
 Run it as root on a quiet machine. It builds what it measures, and installs missing Debian packages, except
 for stunnel4, which it unpacks into DIR. A program that is missing is a series that is not run. The exit code
@@ -20,6 +21,7 @@ is 1 if a bar was missed or could not be judged. `--quick` shows only that it wo
 
 import argparse
 import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -36,7 +38,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PACKAGES = ["iperf3", "openssl", "globus-gridftp-server-progs", "globus-gass-copy-progs", "globus-proxy-utils",
             "libglobus-xio-dev", "pkg-config"]
-LAB = "trust"
+LAB = f"trust-{os.getpid()}"
 ADDRESS = {"a": "10.77.0.1", "b": "10.77.0.2"}
 # Seconds that one command may take.
 PATIENCE = 120
@@ -506,10 +508,11 @@ def cargo(*arguments):
 
 def prepare(options, work):
     """Paths of the programs; a string is the reason why one is missing."""
-    done = subprocess.run([ROOT / "scripts/setup.sh", *PACKAGES], check=False)
-    if done.returncode:
-        print("trust: some programs are missing", file=sys.stderr)
     names = ("haul", "quic", "udt_test", "tcp_test", "xio")
+    if not all(getattr(options, name) for name in names):
+        done = subprocess.run([ROOT / "scripts/setup.sh", *PACKAGES], check=False)
+        if done.returncode:
+            print("trust: some programs are missing", file=sys.stderr)
     programs = {name.replace("_", " "): getattr(options, name) for name in names}
     if not options.haul:
         programs["haul"] = cargo("build", "--package", "haul-cli")["haul-cli", "haul"]
@@ -567,16 +570,9 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     programs = prepare(options, work)
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), "unknown")
-    machine = f"{os.cpu_count()} cores of {cpu}, Linux {platform.release()}"
+    machine = f"{len(os.sched_getaffinity(0))} cores of {cpu}, Linux {platform.release()}"
     commit = check(["git", "-C", ROOT, "describe", "--always", "--dirty"]).strip()
-    about = {"machine": machine, "commit": commit, "quick": options.quick}
-    journal = work / "runs.json"
-    state = json.loads(journal.read_text()) if journal.exists() else {}
-    if about.items() <= state.items():
-        # What failed is tried again.
-        state["runs"] = [run for run in state["runs"] if "failed" not in run]
-    else:
-        state = about | {"date": time.strftime("%Y-%m-%d"), "runs": []}
+    journal = Journal(work, {"machine": machine, "commit": commit, "quick": options.quick})
     plan = experiments(options.quick)
     if options.only:
         unknown = [name for name in options.only.split(",") if name not in plan]
@@ -593,20 +589,74 @@ def main():
         for number in range(rounds):
             for experiment, (cells, series) in plan.items():
                 for cell in cells:
-                    for one, (needs, work_of) in series.items():
-                        key = {"experiment": experiment, "cell": name_of(cell), "series": one, "round": number}
-                        done = any(key.items() <= run.items() for run in state["runs"])
-                        if done or time.monotonic() > deadline:
-                            continue
-                        run = key | {"load": os.getloadavg()[0]} | attempt(programs, needs, work_of, cell)
-                        state["runs"].append(run)
-                        journal.write_text(json.dumps(state, indent=1) + "\n")
-                        shown = run.get("failed") or f"{run['gbps']:.2f} Gb/s, {run['cpu_s_per_gb']:.3f} CPU s/GB"
-                        print(f"[{number + 1}/{rounds}] {experiment}, {name_of(cell)}, {one}: {shown}", flush=True)
-    text, is_met = report(state, plan)
+                    turn = {"experiment": experiment, "cell": name_of(cell), "round": number}
+                    with journal.claim(turn) as done:
+                        for one, (needs, work_of) in series.items():
+                            if done is None or one in done or time.monotonic() > deadline:
+                                continue
+                            run = turn | {"series": one, "load": os.getloadavg()[0]}
+                            run |= attempt(programs, needs, work_of, cell)
+                            journal.add(run)
+                            shown = run.get("failed") or f"{run['gbps']:.2f} Gb/s, {run['cpu_s_per_gb']:.3f} CPU s/GB"
+                            print(f"[{number + 1}/{rounds}] {experiment}, {name_of(cell)}, {one}: {shown}", flush=True)
+    text, is_met = report(journal.read(), plan)
     options.out.write_text(text)
     print(text)
     return 0 if is_met else 1
+
+
+class Journal:
+    """DIR/runs.json, for any number of processes at a time, and what each of them works on."""
+
+    def __init__(self, work, about):
+        self.file, self.claims = work / "runs.json", work / "claims"
+        self.claims.mkdir(exist_ok=True)
+        self.users = open(self.claims / "users", "w")
+        with self.locked("runs"):
+            state = self.read()
+            if not about.items() <= state.items():
+                self.write(about | {"date": time.strftime("%Y-%m-%d"), "runs": []})
+            elif self.take(self.users, fcntl.LOCK_EX):
+                # What failed in an earlier command is tried again.
+                self.write(state | {"runs": [run for run in state["runs"] if "failed" not in run]})
+            self.take(self.users, fcntl.LOCK_SH)
+
+    @staticmethod
+    def take(file, lock):
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(file, lock | fcntl.LOCK_NB)
+            return True
+        return False
+
+    @contextlib.contextmanager
+    def locked(self, name):
+        with open(self.claims / name, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def read(self):
+        return json.loads(self.file.read_text()) if self.file.exists() else {}
+
+    def write(self, state):
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps(state, indent=1) + "\n")
+        new.rename(self.file)
+
+    def add(self, run):
+        with self.locked("runs"):
+            state = self.read()
+            state["runs"].append(run)
+            self.write(state)
+
+    @contextlib.contextmanager
+    def claim(self, turn):
+        """The series of a turn that have run; None if another process is at it."""
+        name = "-".join(map(str, turn.values())).replace("/", "-").replace(" ", "-")
+        with open(self.claims / name, "w") as file:
+            if self.take(file, fcntl.LOCK_EX):
+                yield {run["series"] for run in self.read()["runs"] if turn.items() <= run.items()}
+            else:
+                yield None
 
 
 def attempt(programs, needs, work_of, cell):
