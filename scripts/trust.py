@@ -570,7 +570,8 @@ def main():
     work.mkdir(parents=True, exist_ok=True)
     programs = prepare(options, work)
     cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if "model name" in line), "unknown")
-    machine = f"{len(os.sched_getaffinity(0))} cores of {cpu}, Linux {platform.release()}"
+    cores, of_all = len(os.sched_getaffinity(0)), os.cpu_count()
+    machine = f"{cores if cores == of_all else f'{cores} of {of_all}'} cores of {cpu}, Linux {platform.release()}"
     commit = check(["git", "-C", ROOT, "describe", "--always", "--dirty"]).strip()
     journal = Journal(work, {"machine": machine, "commit": commit, "quick": options.quick})
     plan = experiments(options.quick)
