@@ -12,7 +12,6 @@ mod peers;
 mod record;
 mod traffic;
 
-use std::cmp::Ordering;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -195,11 +194,9 @@ fn merged(folders: &[PathBuf]) -> Result<Results> {
     for cell in &mut merged.cells {
         cell.rows.sort_by_key(place);
     }
-    let path = |cell: &Cell| (cell.rtt_ms, cell.loss);
     merged.cells.sort_by(|one, other| {
-        path(one)
-            .partial_cmp(&path(other))
-            .unwrap_or(Ordering::Equal)
+        let by_rtt = one.rtt_ms.total_cmp(&other.rtt_ms);
+        by_rtt.then(one.loss.total_cmp(&other.loss))
     });
     Ok(merged)
 }
