@@ -84,13 +84,13 @@ fn converse(
     (own, address): (SocketAddr, SocketAddr),
     observer: &dyn VerbsObserver,
 ) -> Result<Summary, Fault> {
-    let (software, port, token, peer) = match control.receive()? {
+    let (software, port, ticket, peer) = match control.receive()? {
         Message::Welcome {
             software,
             port,
-            token,
+            ticket,
             place,
-        } => (software, port, token, place),
+        } => (software, port, ticket, place),
         other => return Err(other.misplaced()),
     };
     if end.plan.service != Service::Rc {
@@ -102,7 +102,7 @@ fn converse(
     })?;
     match end.plan.connect {
         _ if end.plan.service != Service::Rc => Ok(()),
-        Connect::Cm => end.connect_all(control, SocketAddr::new(address.ip(), port), token),
+        Connect::Cm => end.connect_all(control, SocketAddr::new(address.ip(), port), ticket),
         Connect::Exchange => end.connect_endpoints(&peer, address.ip()),
     }
     .map_err(|fault| control.account_of(fault))?;

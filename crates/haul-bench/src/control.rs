@@ -32,11 +32,11 @@ const GRACE: Duration = Duration::from_millis(500);
 pub(crate) enum Message {
     /// Client: the plan.
     Hello { plan: Plan },
-    /// Server: accepts; its listener's address, and the token for connections there.
+    /// Server: accepts; its listener's address, and the ticket for connections there.
     Welcome {
         software: String,
         port: u16,
-        token: u64,
+        ticket: u64,
         place: Place,
     },
     /// Client: its address for the server.
@@ -58,12 +58,12 @@ pub(crate) enum Message {
     End,
     /// Client: the plan of a path measurement, instead of `Hello`.
     Ask { plan: path::Plan },
-    /// Server: accepts; the address for the data, and its token.
+    /// Server: accepts; the address for the data, and its ticket.
     #[serde(rename = "doors")]
     Listening {
         software: String,
         ports: Vec<u16>,
-        token: u64,
+        ticket: u64,
         machine: Machine,
     },
     /// Receiver: so many bytes have arrived since the last time, until so long after the start.

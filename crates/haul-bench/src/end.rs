@@ -238,8 +238,8 @@ impl End {
             .map_err(verb)
     }
 
-    /// Accepts a connection for each queue pair; connections without the token are refused.
-    pub(crate) fn accept_all(&self, control: &Control, token: u64) -> Result<(), Fault> {
+    /// Accepts a connection for each queue pair; connections without the ticket are refused.
+    pub(crate) fn accept_all(&self, control: &Control, ticket: u64) -> Result<(), Fault> {
         let mut up = vec![false; self.qps.len()];
         let mut taken = vec![false; self.qps.len()];
         let mut deadline = Instant::now() + CONNECT_TIME;
@@ -250,7 +250,7 @@ impl End {
             deadline = Instant::now() + CONNECT_TIME;
             match event {
                 CmEvent::ConnectRequest(request) => {
-                    let Some(index) = invited(&request.private_data, token)
+                    let Some(index) = invited(&request.private_data, ticket)
                         .filter(|index| taken.get(*index) == Some(&false))
                     else {
                         request.reject(&[]).map_err(verb)?;
@@ -272,14 +272,14 @@ impl End {
         &self,
         control: &Control,
         peer: SocketAddr,
-        token: u64,
+        ticket: u64,
     ) -> Result<(), Fault> {
         let mut up = vec![false; self.qps.len()];
         let (mut begun, mut done) = (0, 0);
         let mut deadline = Instant::now() + CONNECT_TIME;
         while done < self.qps.len() {
             while begun < self.qps.len() && begun - done < CONNECTING_MAX {
-                let invitation = invitation(token, begun);
+                let invitation = invitation(ticket, begun);
                 self.qps[begun]
                     .connect(peer, &self.param(&invitation), &self.events)
                     .map_err(verb)?;
@@ -446,19 +446,19 @@ impl Drop for End {
     }
 }
 
-/// The private data of a connection: the token, then the number of the queue pair.
-fn invitation(token: u64, index: usize) -> [u8; 16] {
+/// The private data of a connection: the ticket, then the number of the queue pair.
+fn invitation(ticket: u64, index: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&token.to_be_bytes());
+    bytes[..8].copy_from_slice(&ticket.to_be_bytes());
     bytes[8..].copy_from_slice(&(index as u64).to_be_bytes());
     bytes
 }
 
 /// The number of the queue pair that may come in. Device transports pad private data with zeros.
-fn invited(private_data: &[u8], token: u64) -> Option<usize> {
+fn invited(private_data: &[u8], ticket: u64) -> Option<usize> {
     let (head, rest) = private_data.split_first_chunk::<8>()?;
     let (index, _) = rest.split_first_chunk::<8>()?;
-    (u64::from_be_bytes(*head) == token)
+    (u64::from_be_bytes(*head) == ticket)
         .then(|| usize::try_from(u64::from_be_bytes(*index)).ok())
         .flatten()
 }
@@ -549,7 +549,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_connections_with_the_token_are_accepted() {
+    fn only_connections_with_the_ticket_are_accepted() {
         let invitation = invitation(77, 5);
         assert_eq!(invited(&invitation, 77), Some(5));
         assert_eq!(invited(&[&invitation[..], &[0; 40]].concat(), 77), Some(5));

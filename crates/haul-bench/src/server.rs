@@ -346,7 +346,7 @@ impl Bench {
         end.create_qps()?;
         let random = haul_io::random::bytes::<8>()
             .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
-        let token = u64::from_be_bytes(random);
+        let ticket = u64::from_be_bytes(random);
         let listener = match plan.connect {
             _ if plan.service != Service::Rc => {
                 end.bind_all(own.ip(), self.config.data_port)?;
@@ -360,7 +360,7 @@ impl Bench {
             port: listener
                 .as_ref()
                 .map_or(0, |listener| listener.local_addr().port()),
-            token,
+            ticket,
             place: end.place()?,
         })?;
         let peer = match control.receive_within(SETUP)? {
@@ -369,7 +369,7 @@ impl Bench {
         };
         match plan.connect {
             _ if plan.service != Service::Rc => end.meet_peers(&peer, from.ip()),
-            Connect::Cm => end.accept_all(control, token),
+            Connect::Cm => end.accept_all(control, ticket),
             Connect::Exchange => end.connect_endpoints(&peer, from.ip()),
         }
         .map_err(|fault| control.account_of(fault))?;

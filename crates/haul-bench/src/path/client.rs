@@ -98,16 +98,16 @@ fn converse(
     role: &Role,
     progress: &dyn Fn(Progress),
 ) -> Result<Found, Fault> {
-    let (ports, token, machine) = match control.receive()? {
+    let (ports, ticket, machine) = match control.receive()? {
         Message::Listening {
             ports,
-            token,
+            ticket,
             machine,
             ..
-        } => (ports, token, machine),
+        } => (ports, ticket, machine),
         other => return Err(other.misplaced()),
     };
-    let engine = connect(config, plan, control, peer, &ports, token)
+    let engine = connect(config, plan, control, peer, &ports, ticket)
         .map_err(|fault| control.account_of(fault))?;
     control.send(&Message::Connected)?;
     let session = Session {
@@ -138,7 +138,7 @@ fn connect(
     control: &Control,
     peer: SocketAddr,
     ports: &[u16],
-    token: u64,
+    ticket: u64,
 ) -> Result<Box<dyn StreamSet>, Fault> {
     let port = || {
         let first = ports.first().copied();
@@ -151,13 +151,13 @@ fn connect(
     match plan.engine {
         Engine::Tcp => {
             let server = SocketAddr::new(peer.ip(), port()?);
-            let streams = tcp::Tcp::connect(plan, server, token, config.connect_timeout)?;
+            let streams = tcp::Tcp::connect(plan, server, ticket, config.connect_timeout)?;
             open()?;
             Ok(Box::new(streams))
         }
         Engine::Udt => {
             let server = SocketAddr::new(peer.ip(), port()?);
-            let streams = udt::Udt::connect(plan, server, token, config.connect_timeout)?;
+            let streams = udt::Udt::connect(plan, server, ticket, config.connect_timeout)?;
             open()?;
             Ok(Box::new(streams))
         }
@@ -177,7 +177,7 @@ fn connect(
                 plan,
                 peer.ip(),
                 ports,
-                token,
+                ticket,
                 heard,
             )?))
         }

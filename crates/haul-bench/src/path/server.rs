@@ -65,7 +65,7 @@ fn open(
 ) -> Result<Box<dyn StreamSet>, Fault> {
     let random = haul_io::random::bytes::<8>()
         .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
-    let token = u64::from_be_bytes(random);
+    let ticket = u64::from_be_bytes(random);
     let address = SocketAddr::new(ip, means.data_port);
     let failed = |error: std::io::Error| {
         let text = format!("cannot take data at {address}: {error}");
@@ -76,7 +76,7 @@ fn open(
         control.send(&Message::Listening {
             software: haul::SOFTWARE.into(),
             ports,
-            token,
+            ticket,
             machine: Machine::describe(),
         })
     };
@@ -86,7 +86,7 @@ fn open(
             tcp::prepare(plan, &listener).map_err(failed)?;
             tell(vec![listener.local_addr().map_err(failed)?.port()])?;
             Ok(Box::new(tcp::Tcp::accept(
-                plan, &listener, token, &patience,
+                plan, &listener, ticket, &patience,
             )?))
         }
         Engine::Udt => {
@@ -95,7 +95,7 @@ fn open(
             Ok(Box::new(udt::Udt::accept(
                 plan,
                 &mut listener,
-                token,
+                ticket,
                 &patience,
             )?))
         }
@@ -107,7 +107,7 @@ fn open(
                     .map(|socket| socket.local_addr().port())
                     .collect(),
             )?;
-            Ok(Box::new(udp::Udp::accept(sockets, token, &patience)?))
+            Ok(Box::new(udp::Udp::accept(sockets, ticket, &patience)?))
         }
         _ => Err(Fault::new(Code::Usage, "not an engine of the path bench")),
     }

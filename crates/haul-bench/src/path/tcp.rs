@@ -20,7 +20,7 @@ use super::plan::{Plan, ReceiveBy, STREAMS_MAX, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;
 
-/// Token and number of the stream, in front of everything else.
+/// Ticket and number of the stream, in front of everything else.
 const HEADER: usize = 10;
 /// A connection whose peer acknowledges nothing for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
@@ -46,7 +46,7 @@ impl Tcp {
     pub(crate) fn connect(
         plan: &Plan,
         server: SocketAddr,
-        token: u64,
+        ticket: u64,
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let connect = |index: u16| -> io::Result<TcpStream> {
@@ -56,7 +56,7 @@ impl Tcp {
                 None => TcpStream::connect_timeout(&server, timeout)?,
             };
             let mut header = [0; HEADER];
-            header[..8].copy_from_slice(&token.to_be_bytes());
+            header[..8].copy_from_slice(&ticket.to_be_bytes());
             header[8..].copy_from_slice(&index.to_be_bytes());
             (&stream).write_all(&header)?;
             Ok(stream)
@@ -69,11 +69,11 @@ impl Tcp {
         Self::new(plan, streams)
     }
 
-    /// The server's side: waits for all streams. Connections without the token are dropped.
+    /// The server's side: waits for all streams. Connections without the ticket are dropped.
     pub(crate) fn accept(
         plan: &Plan,
         listener: &TcpListener,
-        token: u64,
+        ticket: u64,
         patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
         let mut streams: Vec<Option<TcpStream>> = (0..plan.streams).map(|_| None).collect();
@@ -104,7 +104,7 @@ impl Tcp {
                 match one.read() {
                     Ok(false) if one.until > Instant::now() => silent.push_back(one),
                     Ok(true) => {
-                        if let Some((index, stream)) = one.introduced(token)
+                        if let Some((index, stream)) = one.introduced(ticket)
                             && let Some(place) = streams.get_mut(index)
                         {
                             *place = Some(stream);
@@ -201,12 +201,12 @@ impl Silent {
         Ok(true)
     }
 
-    /// Returns the number of the stream that the connection is, if its client knows the token.
-    fn introduced(self, token: u64) -> Option<(usize, TcpStream)> {
+    /// Returns the number of the stream that the connection is, if its client knows the ticket.
+    fn introduced(self, ticket: u64) -> Option<(usize, TcpStream)> {
         self.stream.set_nonblocking(false).ok()?;
         let (theirs, index) = self.header.split_first_chunk::<8>()?;
         let index = u16::from_be_bytes(index.try_into().ok()?);
-        (u64::from_be_bytes(*theirs) == token).then_some((usize::from(index), self.stream))
+        (u64::from_be_bytes(*theirs) == ticket).then_some((usize::from(index), self.stream))
     }
 }
 

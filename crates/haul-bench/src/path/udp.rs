@@ -1,7 +1,7 @@
 //! UDP: datagrams at a rate. Nothing is retransmitted; the receiver counts.
 //!
-//! A datagram begins with the token of the run, its number in its stream, and when it was sent by
-//! the sender's clock; the numbers are big-endian. The client's first datagrams carry the token
+//! A datagram begins with the ticket of the run, its number in its stream, and when it was sent by
+//! the sender's clock; the numbers are big-endian. The client's first datagrams carry the ticket
 //! alone: from them the server takes the client's address.
 
 use std::io::{self, IoSlice};
@@ -50,7 +50,7 @@ const HEADER: usize = 24;
 /// Sockets, one for each stream, each connected to its peer's.
 #[derive(Debug)]
 pub(crate) struct Udp {
-    token: u64,
+    ticket: u64,
     flows: Vec<Flow>,
     cancelled: AtomicBool,
 }
@@ -93,7 +93,7 @@ impl Udp {
         plan: &Plan,
         server: IpAddr,
         ports: &[u16],
-        token: u64,
+        ticket: u64,
         mut heard: impl FnMut() -> Result<bool, Fault>,
     ) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::new(Code::Unreachable, format!("UDP: {error}"));
@@ -117,7 +117,7 @@ impl Udp {
             .map_err(failed)?;
         while !heard()? {
             for flow in &flows {
-                let hello = token.to_be_bytes();
+                let hello = ticket.to_be_bytes();
                 // A lost hello is repeated.
                 let _ = flow
                     .socket
@@ -125,20 +125,20 @@ impl Udp {
             }
             std::thread::sleep(HELLO);
         }
-        Ok(Self::new(token, flows))
+        Ok(Self::new(ticket, flows))
     }
 
     /// The server's side: waits for a hello of the client on every socket.
     pub(crate) fn accept(
         sockets: Vec<UdpSocket>,
-        token: u64,
+        ticket: u64,
         patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
         let failed = |error: io::Error| Fault::new(Code::Other, format!("UDP: {error}"));
         let mut batch = RecvBatch::new(4, 0, 0).map_err(failed)?;
         let mut flows = Vec::new();
         for socket in sockets {
-            let peer = greeted(&socket, &mut batch, token, patience)?;
+            let peer = greeted(&socket, &mut batch, ticket, patience)?;
             let Some(peer) = peer else {
                 let text = "no datagram of the client arrived";
                 return Err(Fault::new(Code::Unreachable, text)
@@ -147,23 +147,23 @@ impl Udp {
             socket.connect(peer).map_err(failed)?;
             flows.push(Flow { socket, peer });
         }
-        Ok(Self::new(token, flows))
+        Ok(Self::new(ticket, flows))
     }
 
-    fn new(token: u64, flows: Vec<Flow>) -> Self {
+    fn new(ticket: u64, flows: Vec<Flow>) -> Self {
         Self {
-            token,
+            ticket,
             flows,
             cancelled: AtomicBool::new(false),
         }
     }
 }
 
-/// The sender of the hello with the token.
+/// The sender of the hello with the ticket.
 fn greeted(
     socket: &UdpSocket,
     batch: &mut RecvBatch,
-    token: u64,
+    ticket: u64,
     patience: &Patience<'_>,
 ) -> Result<Option<SocketAddr>, Fault> {
     while let Some(left) = patience.left()? {
@@ -173,7 +173,7 @@ fn greeted(
         if receive(socket, batch) == 0 {
             continue;
         }
-        let hello = |bytes: &[u8]| bytes.get(..NUMBER) == Some(&token.to_be_bytes());
+        let hello = |bytes: &[u8]| bytes.get(..NUMBER) == Some(&ticket.to_be_bytes());
         if let Some(message) = batch.iter().find(|message| hello(message.bytes)) {
             return Ok(Some(message.from));
         }
@@ -257,7 +257,7 @@ impl Udp {
             pace.wait(&clock);
             let stamp = clock.now_ns();
             for datagram in buffer.chunks_mut(len) {
-                datagram[..NUMBER].copy_from_slice(&self.token.to_be_bytes());
+                datagram[..NUMBER].copy_from_slice(&self.ticket.to_be_bytes());
                 datagram[NUMBER..STAMP].copy_from_slice(&u64::to_be_bytes(number));
                 datagram[STAMP..HEADER].copy_from_slice(&stamp.to_be_bytes());
                 number += 1;
@@ -336,7 +336,7 @@ impl Udp {
             let mut bytes = 0;
             for message in batch.iter() {
                 for datagram in message.datagrams() {
-                    if counted.note(datagram, self.token, message.arrived_ns) {
+                    if counted.note(datagram, self.ticket, message.arrived_ns) {
                         bytes += datagram.len() as u64;
                     }
                 }
@@ -411,8 +411,8 @@ struct Counted {
 }
 
 impl Counted {
-    /// Counts a datagram, unless it has a wrong token or is a late hello.
-    fn note(&mut self, datagram: &[u8], token: u64, arrived_ns: u64) -> bool {
+    /// Counts a datagram, unless it has a wrong ticket or is a late hello.
+    fn note(&mut self, datagram: &[u8], ticket: u64, arrived_ns: u64) -> bool {
         let Some(header) = datagram.first_chunk::<HEADER>() else {
             return false;
         };
@@ -421,7 +421,7 @@ impl Counted {
             word.copy_from_slice(&header[at..at + 8]);
             u64::from_be_bytes(word)
         };
-        if word(0) != token {
+        if word(0) != ticket {
             return false;
         }
         let number = word(NUMBER);

@@ -23,7 +23,7 @@ use super::plan::{PathLimit, Plan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
 
-/// Bits of the token in each half of an identity.
+/// Bits of the ticket in each half of an identity.
 const HALF: u64 = (1 << 31) - 1;
 
 /// Connections, one for each stream, in order.
@@ -38,7 +38,7 @@ impl Udt {
     pub(crate) fn connect(
         plan: &Plan,
         server: SocketAddr,
-        token: u64,
+        ticket: u64,
         timeout: Duration,
     ) -> Result<Self, Fault> {
         let any: IpAddr = match server {
@@ -48,7 +48,7 @@ impl Udt {
         let mut options = options(plan);
         options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let connect = |index| {
-            let own = identity(token, index);
+            let own = identity(ticket, index);
             Connecting::begin(SocketAddr::new(any, 0), server, own, &options)?.finish()
         };
         let links = open_all(plan.streams, connect, LinkError::System).map_err(|error| {
@@ -61,17 +61,17 @@ impl Udt {
         Ok(Self::new(links))
     }
 
-    /// The server's side: waits for all streams. Connections without the token fail in the
+    /// The server's side: waits for all streams. Connections without the ticket fail in the
     /// handshake.
     pub(crate) fn accept(
         plan: &Plan,
         listener: &mut Listener,
-        token: u64,
+        ticket: u64,
         patience: &Patience<'_>,
     ) -> Result<Self, Fault> {
         let clock = Clock::new();
         let expected: Vec<Identity> = (0..plan.streams)
-            .map(|index| identity(token, index))
+            .map(|index| identity(ticket, index))
             .collect();
         let mut links: Vec<Option<Link>> = expected.iter().map(|_| None).collect();
         while links.iter().any(Option::is_none) {
@@ -137,13 +137,13 @@ fn options(plan: &Plan) -> Options {
     options
 }
 
-/// The handshake data of a stream: the token, which contains the number of the stream.
-fn identity(token: u64, index: u16) -> Identity {
+/// The handshake data of a stream: the ticket, which contains the number of the stream.
+fn identity(ticket: u64, index: u16) -> Identity {
     let half = |value: u64| u32::try_from(value & HALF).unwrap_or(0);
     Identity {
-        initial: Seq::new(half(token >> 31)),
+        initial: Seq::new(half(ticket >> 31)),
         // Zero is not a valid identity.
-        socket: SocketId(half(((token & HALF) + u64::from(index)) % HALF + 1)),
+        socket: SocketId(half(((ticket & HALF) + u64::from(index)) % HALF + 1)),
     }
 }
 
