@@ -200,7 +200,7 @@ typedef struct haul_open_options {
   const char *protect;         /* encrypts and authenticates connections over TCP and UDT, and refuses peers that do not:
                                   "key:FILE", a key file that both ends have; "key:FILE,PUBLIC-KEY,...", an own key file and the
                                   peers' public keys; "cert:CHAIN,KEY,ROOTS[,NAME]", certificates in PEM files. `haul key`
-                                  makes keys. NULL: plain. Byte streams are never protected and cannot be used with it */
+                                  makes keys. NULL: plain. Also of byte streams, but for haul_stream_rendezvous */
 } haul_open_options;
 #define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL }
 
@@ -970,7 +970,8 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
  * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
  * there until it has arrived; what comes waits in another one, which is the window: each must hold
  * as much as rate x round trip. The bytes have UDP's checksum of 16 bits and no other: what has to
- * be whole needs a digest of the application's. Headers have a CRC32C between Longhaul ends.
+ * be whole needs a digest of the application's. Headers have a CRC32C between Longhaul ends. If the
+ * device was opened with protect, peers must be protected too, and all bytes are authenticated.
  */
 typedef struct haul_stream haul_stream;
 
@@ -1030,8 +1031,8 @@ int haul_stream_listener_address(haul_stream_listener *listener, struct sockaddr
  * wait while nobody calls it. */
 int haul_stream_listener_fd(haul_stream_listener *listener);
 
-/* Takes the next stream: 1, or 0 if there is none yet. Errors: HAUL_ERR_OS: no memory, no file
- * descriptors. */
+/* Takes the next stream: 1, or 0 if there is none yet. A protected one has authenticated its peer.
+ * Errors: HAUL_ERR_OS: no memory, no file descriptors. */
 int haul_stream_accept(haul_stream_listener *listener, haul_stream **out);
 
 /* The same, waiting for one until the time is over. */
@@ -1053,7 +1054,7 @@ int haul_stream_connect(haul_context *context, const struct sockaddr *address, s
  * end listens, and both may be behind firewalls that let answers in. local has a port, and no
  * wildcard as its address unless its host has one address only. Which end begins first, and by how
  * much within its connect_timeout_ns, is the same. Otherwise as haul_stream_connect. Errors: also
- * HAUL_ERR_OS where local is in use.
+ * HAUL_ERR_OS where local is in use; HAUL_ERR_UNSUPPORTED for devices opened with protect.
  */
 int haul_stream_rendezvous(haul_context *context, const struct sockaddr *local, socklen_t local_len,
                            const struct sockaddr *address, socklen_t address_len, const haul_stream_options *options,

@@ -171,8 +171,8 @@ static void check_protect(struct options *options) {
   }
   if (options->fallback) {
     strcpy(options->wrong, "protect and fallback=tcp exclude each other: a plain connection is not protected");
-  } else if (options->stream || strncmp(options->device, "soft", 4) != 0) {
-    strcpy(options->wrong, "protect needs channel=iwarp-udt or channel=iwarp-tcp");
+  } else if (strncmp(options->device, "soft", 4) != 0) {
+    strcpy(options->wrong, "protect needs channel=iwarp-udt, iwarp-tcp or udt");
   }
 }
 

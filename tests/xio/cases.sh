@@ -369,7 +369,7 @@ protected() {
   same
   carried 20000000 "channel=$(channel)" "mode=${variant#*-}" connections=2
 }
-protected_variants() { echo udt-write udt-send tcp-write tcp-send; }
+protected_variants() { echo udt-write udt-send tcp-write tcp-send stream; }
 
 # The client has the driver, and GSI encrypts once more.
 protected_get() {
@@ -379,7 +379,7 @@ protected_get() {
   same
   carried 20000000 "channel=$(channel)" connections=1
 }
-protected_get_variants() { echo udt-write tcp-write; }
+protected_get_variants() { echo udt-write tcp-write stream; }
 
 other_key() {
   make_key key
@@ -390,7 +390,7 @@ other_key() {
   fails_with 'a key that is not trusted' "$from$work/data/file" "ftp://127.0.0.1:$port$run/copy"
   [[ ! -s $run/copy ]]
 }
-other_key_variants() { echo udt-write tcp-write; }
+other_key_variants() { echo udt-write tcp-write stream; }
 
 unprotected_peer() {
   make_key key
@@ -407,6 +407,6 @@ protect_excludes() {
   GLOBUS_THREAD_MODEL=pthread fails_with 'protect and fallback=tcp exclude each other' \
     -dcstack 'haul:protect=key:/nowhere;fallback=tcp' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
   GLOBUS_THREAD_MODEL=pthread fails_with 'protect needs channel=iwarp-udt' \
-    -dcstack 'haul:protect=key:/nowhere;channel=udt' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+    -dcstack 'haul:protect=key:/nowhere;channel=verbs' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
 }
 protect_excludes_variants() { echo udt-write; }

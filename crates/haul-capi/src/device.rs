@@ -114,13 +114,16 @@ impl haul_context {
     /// # Errors
     /// A device without byte streams.
     pub(crate) fn stream_rate_bps(&self) -> Result<Option<u64>> {
-        if self.protection.is_some() {
-            return Err(haul_verbs::Error::Unsupported("protection of byte streams").into());
-        }
         if !has_streams(&self.device, &self.context.attributes()?) {
             return Err(haul_verbs::Error::Unsupported("byte streams").into());
         }
         Ok((self.rate_bps > 0).then_some(self.rate_bps))
+    }
+
+    /// What makes the keys of its byte streams.
+    pub(crate) fn stream_protect(&self) -> Option<Arc<dyn haul_soft::rnic::Protect>> {
+        let protection = self.protection.as_ref()?;
+        Some(Arc::new(protection.clone()))
     }
 }
 

@@ -74,6 +74,7 @@ unsafe fn options(context: &haul_context, from: *const haul_stream_options) -> R
     options.send_bytes = bytes(from.send_bytes);
     options.receive_bytes = bytes(from.receive_bytes);
     options.rate_bps = context.stream_rate_bps()?;
+    options.protect = context.stream_protect();
     options.udt.config.connect_timeout_ns = from.connect_timeout_ns;
     options.udt.config.idle_timeout_ns = from.silence_timeout_ns;
     options.udt.config.slot_memory_bytes = from.receive_bytes;
@@ -219,6 +220,9 @@ pub unsafe extern "C" fn haul_stream_rendezvous(
         }
         // SAFETY: the caller's structure.
         let options = unsafe { self::options(context, options)? };
+        if options.protect.is_some() {
+            return Err(haul_verbs::Error::Unsupported("protection of a rendezvous").into());
+        }
         Ok(haul_stream {
             stream: Stream::rendezvous(local, peer, &options)
                 .map_err(|error| Error::from(&error))?,

@@ -329,6 +329,7 @@ impl Exchange {
         let context: &[u8] = match self.transport {
             Transport::Tcp => b"tcp",
             Transport::Udt => b"udt",
+            Transport::UdtStream => b"udt stream",
         };
         let mut secret = [0; Secret::LEN];
         self.tls

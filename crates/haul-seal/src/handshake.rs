@@ -15,6 +15,8 @@ pub enum Transport {
     Tcp,
     /// iWARP over UDT.
     Udt,
+    /// A byte stream over UDT.
+    UdtStream,
 }
 
 /// Why a connection has no keys.

@@ -9,10 +9,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use haul_control::identity::PrivateKey;
+use haul_control::protect::Protection;
 use haul_io::notify;
 use haul_soft::udt::LinkError;
 use haul_soft::udt::stream::{Listener, Options, Ready, Received, Stream};
@@ -300,6 +303,115 @@ fn a_port_that_stays_closed_ends_the_connection() {
         let over = near.over().unwrap().to_string();
         assert!(over.contains("Connection refused"), "{over}");
     });
+}
+
+fn protected(protection: &Protection) -> Options {
+    let mut options = options(true, MIB);
+    options.protect = Some(Arc::new(protection.clone()));
+    options
+}
+
+fn shared_key() -> Protection {
+    let key = PrivateKey::generate().unwrap();
+    Protection::keys(key.clone(), vec![key.public()]).unwrap()
+}
+
+/// Passes datagrams on until `end`, loses every seventh, and returns whether `text` was in one.
+fn lossy_relay(door: &UdpSocket, far: SocketAddr, text: &[u8], end: &AtomicBool) -> bool {
+    let upstream = UdpSocket::bind(LOCAL).unwrap();
+    upstream.connect(far).unwrap();
+    for socket in [door, &upstream] {
+        let wait = Some(Duration::from_millis(1));
+        socket.set_read_timeout(wait).unwrap();
+    }
+    let (mut peer, mut count, mut octets, mut is_seen) = (None, 0, [0; 65_536], false);
+    while !end.load(Ordering::Relaxed) {
+        let mut lose = |datagram: &[u8]| {
+            is_seen |= datagram.windows(text.len()).any(|window| window == text);
+            count += 1;
+            count % 7 == 0
+        };
+        if let Ok((len, from)) = door.recv_from(&mut octets) {
+            peer = Some(from);
+            if !lose(&octets[..len]) {
+                let _ = upstream.send(&octets[..len]);
+            }
+        }
+        while let (Ok(len), Some(peer)) = (upstream.recv(&mut octets), peer) {
+            if !lose(&octets[..len]) {
+                let _ = door.send_to(&octets[..len], peer);
+            }
+        }
+    }
+    is_seen
+}
+
+#[test]
+fn a_protected_stream_opens_on_a_lossy_path_and_shows_nothing() {
+    let options = protected(&shared_key());
+    let plain = self::options(true, MIB);
+    for (options, shows) in [(plain, true), (options, false)] {
+        let mut listener = Listener::bind(LOCAL, options.clone()).unwrap();
+        let door = UdpSocket::bind(LOCAL).unwrap();
+        let (address, end) = (door.local_addr().unwrap(), AtomicBool::new(false));
+        let far = listener.local_addr();
+        let text: Vec<u8> = (500..540).map(octet).collect();
+        thread::scope(|scope| {
+            let relaying = scope.spawn(|| lossy_relay(&door, far, &text, &end));
+            let near = Stream::connect(address, &options).unwrap();
+            let far = listener.wait(PATIENCE).unwrap().unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    send(&near, 100_000, 10_000);
+                    near.finish();
+                    assert_eq!(receive(&near, 10_000), 50_000);
+                });
+                send(&far, 50_000, 10_000);
+                far.finish();
+                assert_eq!(receive(&far, 10_000), 100_000);
+            });
+            end.store(true, Ordering::Relaxed);
+            assert_eq!(relaying.join().unwrap(), shows);
+        });
+    }
+}
+
+#[test]
+fn a_protected_stream_is_for_admitted_peers_only() {
+    let [own, other] = [(); 2].map(|()| PrivateKey::generate().unwrap());
+    let admits = Protection::keys(own.clone(), vec![own.public()]).unwrap();
+    let stranger = Protection::keys(other.clone(), vec![own.public()]).unwrap();
+    let wary = Protection::keys(own, vec![other.public()]).unwrap();
+    let mut listener = Listener::bind(LOCAL, protected(&admits)).unwrap();
+    let refused = [
+        (protected(&stranger), "the peer refuses: its key is not one"),
+        (protected(&wary), "not trusted"),
+        // It is no stream: a protected one begins with messages.
+        (options(true, MIB), "refused"),
+    ];
+    for (options, line) in refused {
+        let near = Stream::connect(listener.local_addr(), &options).unwrap();
+        while near.poll(Ready::OVER).is_empty() {
+            let wait = Some(Duration::from_millis(20));
+            assert!(listener.wait(wait).unwrap().is_none(), "{line}");
+        }
+        let over = near.over().unwrap().to_string();
+        assert!(over.contains(line), "{over}");
+        assert!(near.poll(Ready::OPEN).is_empty());
+    }
+    // The client that does not trust the server has told it so.
+    assert_eq!(admits.refused(), 2);
+    let near = Stream::connect(listener.local_addr(), &protected(&admits)).unwrap();
+    let far = listener.wait(PATIENCE).unwrap().unwrap();
+    near.send(b"octets").unwrap();
+    assert_eq!(far.wait(Ready::READABLE, PATIENCE), Ready::READABLE);
+    // The other way about: a listener that protects nothing.
+    let mut listener = Listener::bind(LOCAL, options(true, MIB)).unwrap();
+    let near = Stream::connect(listener.local_addr(), &protected(&admits)).unwrap();
+    while near.poll(Ready::OVER).is_empty() {
+        let wait = Some(Duration::from_millis(20));
+        assert!(listener.wait(wait).unwrap().is_none());
+    }
 }
 
 /// Two ports that were free a moment ago.

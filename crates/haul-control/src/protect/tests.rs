@@ -78,12 +78,15 @@ fn each_handshake_and_each_transport_has_other_keys() {
         handshakes[0].seal().unwrap()
     };
     assert_ne!(seal(Transport::Tcp), seal(Transport::Tcp));
-    let mut crossed = [
-        ends[0].initiate(PEER, Transport::Tcp).unwrap(),
-        ends[1].respond(Transport::Udt).unwrap(),
-    ];
-    run(&mut crossed, 1_000).unwrap();
-    assert_ne!(crossed[0].seal(), crossed[1].seal());
+    let (tcp, udt, stream) = (Transport::Tcp, Transport::Udt, Transport::UdtStream);
+    for (one, other) in [(tcp, udt), (udt, stream), (stream, tcp)] {
+        let mut crossed = [
+            ends[0].initiate(PEER, one).unwrap(),
+            ends[1].respond(other).unwrap(),
+        ];
+        run(&mut crossed, 1_000).unwrap();
+        assert_ne!(crossed[0].seal(), crossed[1].seal());
+    }
 }
 
 #[test]

@@ -13,8 +13,9 @@ use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
 use haul_udt::wire::{HEADER_LEN, SEAL_LEN, piece_len};
-use haul_udt::{Connection, Event, Joiner, Placement, Received, Stats, Transmit};
+use haul_udt::{Connection, Event, Joiner, Placement, Received, Seq, Stats, Transmit};
 
+use super::handshake::{Opening, UdtHandshake};
 use super::incoming::Incoming;
 use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
 use super::place::Place;
@@ -94,6 +95,8 @@ const PAUSE_NS: u64 = haul_cc::time::MILLISECOND_NS / 4;
 const PAUSE_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
 /// A sender paced slower than this between batches listens to its peer while it waits.
 pub(super) const NAP_NS_MAX: u64 = 2 * haul_cc::time::MILLISECOND_NS;
+/// How long a peer gets to learn why it gets no keys.
+const REFUSAL_NS: u64 = haul_cc::time::SECOND_NS;
 const STATS_NS: u64 = 50 * haul_cc::time::MILLISECOND_NS;
 /// How long a sender without data sleeps before it looks for more by itself.
 const IDLE_NS: u64 = 5 * haul_cc::time::MILLISECOND_NS;
@@ -445,6 +448,62 @@ impl Link {
         Ok(())
     }
 
+    /// Makes the keys of an open plain connection for messages, whose first packet has the number
+    /// `initial`, and opens a sealed one with `options` in its place. Blocks for both together as
+    /// long as a connection may take to open.
+    pub(super) fn secure(
+        &mut self,
+        handshake: UdtHandshake,
+        initial: Seq,
+        options: &Options,
+    ) -> Result<(), LinkError> {
+        let mut handshake = Some(Box::new(handshake));
+        let mut initial = u64::from(initial.get());
+        let config = options.config_for(self.peer, self.socket.path_mtu());
+        self.read_clock();
+        let mut until = self.now.after(config.connect_timeout_ns);
+        let mut failed = None;
+        loop {
+            let mut opening = Opening {
+                socket: &self.socket,
+                peer: self.peer,
+                shown: None,
+                udt: &mut self.connection,
+                initial: &mut initial,
+                transmit: &mut self.transmit,
+                handshake: &mut handshake,
+                sealing: &mut self.sealing,
+                config: &config,
+            };
+            for _ in 0..RECEIVE_ROUNDS {
+                let message = next_message(&self.socket, &mut self.batch, &mut self.taken);
+                let Some(datagrams) = message else { break };
+                for datagram in datagrams {
+                    if let Err(error) = opening.handle_securing(self.now, datagram) {
+                        failed = Some(error);
+                        until = until.min(self.now.after(REFUSAL_NS));
+                    }
+                }
+                if opening.handshake.is_none() {
+                    return Ok(());
+                }
+            }
+            opening.send_opening(self.now);
+            let is_over = self.now >= until || self.shared.finished.load(Ordering::Acquire);
+            match failed.take_if(|_| is_over || self.connection.is_closed()) {
+                Some(error) => return Err(error.into()),
+                None if failed.is_none() => self.note_events()?,
+                None => {}
+            }
+            if is_over {
+                return Err(LinkError::Protocol(haul_udt::Error::TimedOut));
+            }
+            let first = handshake.as_ref().and_then(|it| it.poll_timeout(self.now));
+            self.sleep(Some(first.map_or(until, |first| first.min(until))))?;
+            self.read_clock();
+        }
+    }
+
     /// Drives the handshake as far as it goes now; whether the connection is open.
     pub(super) fn try_open(&mut self) -> Result<bool, LinkError> {
         let mut outgoing = Outgoing::Memory { source: &Nothing };
@@ -760,6 +819,21 @@ impl Link {
         }
         Ok(())
     }
+}
+
+/// The datagrams of the next message of `batch`, or of the socket.
+fn next_message<'b>(
+    socket: &UdpSocket,
+    batch: &'b mut RecvBatch,
+    taken: &mut usize,
+) -> Option<impl Iterator<Item = &'b mut [u8]>> {
+    if batch.message(*taken).is_none() {
+        // An error shows again, or the time is over.
+        socket.recv_batch(batch).ok().filter(|count| *count > 0)?;
+        *taken = 0;
+    }
+    *taken += 1;
+    Some(batch.datagrams_mut(*taken - 1))
 }
 
 /// Opens datagrams, feeds them to the connection and places their payload, runs of neighbours at

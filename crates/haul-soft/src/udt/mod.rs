@@ -6,10 +6,12 @@
 //!
 //! Map: `link` the loop · `outgoing` where payload comes from · `listener` cookies and sockets of
 //! its own for each accepted connection, `budget` how many of them · [`plain`] a socket-like face,
-//! `memory` what it holds · `sealing` seals what leaves and opens what arrives · [`stream`] the
-//! same with a thread of its own, for callers that have none.
+//! `memory` what it holds · `sealing` seals what leaves and opens what arrives, `handshake` makes
+//! the keys where nobody brings them · [`stream`] the same with a thread of its own, for callers
+//! that have none.
 
 mod budget;
+pub(crate) mod handshake;
 mod incoming;
 mod link;
 mod listener;
@@ -61,6 +63,9 @@ pub enum LinkError {
     /// [`Remote::close`] was called.
     #[error("the channel was closed")]
     Closed,
+    /// A protected connection got no keys.
+    #[error(transparent)]
+    Handshake(#[from] haul_seal::handshake::HandshakeError),
     /// The peer is a plain UDT socket; bulk needs Longhaul's extension.
     #[error("the peer speaks plain UDT, without placement")]
     Plain,

@@ -28,15 +28,15 @@ pub fn config(base: Config) -> Config {
     config
 }
 
-/// A link that begins to connect.
-pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<Link, LinkError> {
+/// A link that begins to connect, and the number of its first packet.
+pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<(Link, Seq), LinkError> {
     let local: SocketAddr = match peer {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     };
     let own = random_identity().map_err(LinkError::System)?;
     let opener = haul_udt::Connection::connect;
-    unopened(local, peer, own, options, opener)
+    Ok((unopened(local, peer, own, options, opener)?, own.initial))
 }
 
 /// Bytes that are taken to be sent and have not arrived, at most.
@@ -87,7 +87,7 @@ impl Stream {
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
-        let link = connecting(peer, options)?;
+        let (link, _) = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes, true))
     }
 
@@ -297,7 +297,7 @@ impl Listener {
     /// # Errors
     /// Those of the socket.
     pub fn accept(&mut self) -> io::Result<Option<Stream>> {
-        Ok(self.accept_link()?.map(|link| {
+        Ok(self.accept_link()?.map(|(link, _)| {
             let mut stream = Stream::new(link, self.options.config.receive_window_bytes, false);
             // The peer's request is answered now. Where that fails, so does the first read.
             let _ = stream.turn();
@@ -305,14 +305,15 @@ impl Listener {
         }))
     }
 
-    /// The same, to be driven otherwise.
-    pub(super) fn accept_link(&mut self) -> io::Result<Option<Link>> {
+    /// The same, to be driven otherwise, and the number of its first packet.
+    pub(super) fn accept_link(&mut self) -> io::Result<Option<(Link, Seq)>> {
         while let Some((request, local)) = self.acceptor.next_request() {
             let now = Time::from_ns(haul_io::clock::Clock::new().now_ns());
             let opened = self.acceptor.open(&request, local, &self.options, now)?;
             if let Some((socket, connection)) = opened {
                 let sealing = self.options.sealing();
-                return Link::new(socket, request.from, connection, sealing).map(Some);
+                let link = Link::new(socket, request.from, connection, sealing)?;
+                return Ok(Some((link, request.handshake.initial)));
             }
         }
         Ok(None)

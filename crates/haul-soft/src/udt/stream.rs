@@ -10,6 +10,7 @@
 //! Waiting: the engine compares what is [`Ready`] with what somebody waits for, and wakes nobody
 //! else ([`Readiness`]).
 
+use std::collections::VecDeque;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,12 +22,16 @@ use std::time::{Duration, Instant};
 use haul_cc::time::MILLISECOND_NS;
 use haul_cc::{Algorithm, Rate, Time};
 use haul_io::notify;
-use haul_io::poller::set_timer_slack_ns;
+use haul_io::poller::{Interest, Poller, set_timer_slack_ns};
 use haul_io::ring::{Consumer, Producer, mirror_ring};
 use haul_io::wake::{Readiness, SleepFlag};
-use haul_udt::{SendError, Stats, WINDOW_BYTES_MIN};
+use haul_seal::Side;
+use haul_seal::handshake::{Handshake, Protect, Transport};
+use haul_udt::wire::SocketKind;
+use haul_udt::{SendError, Seq, Stats, WINDOW_BYTES_MIN};
 
-use super::link::NAP_NS_MAX;
+use super::handshake::UdtHandshake;
+use super::link::{NAP_NS_MAX, Nothing};
 use super::memory::Memory;
 use super::outgoing::Outgoing;
 use super::place::Place;
@@ -45,6 +50,9 @@ pub struct Options {
     pub receive_bytes: usize,
     /// Sends at this rate, wire bits per second, whatever the path does.
     pub rate_bps: Option<u64>,
+    /// Streams are encrypted, and both ends authenticated. A listener returns streams that are, and
+    /// no others.
+    pub protect: Option<Arc<dyn Protect>>,
 }
 
 impl Default for Options {
@@ -54,6 +62,7 @@ impl Default for Options {
             send_bytes: 16 << 20,
             receive_bytes: 16 << 20,
             rate_bps: None,
+            protect: None,
         }
     }
 }
@@ -64,6 +73,15 @@ impl Options {
         link.config.receive_window_bytes = self.receive_bytes as u64;
         if let Some(rate_bps) = self.rate_bps {
             link.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
+        }
+        link
+    }
+
+    /// Of the connection that begins: where streams are protected, the one that makes their keys.
+    fn first(&self) -> super::Options {
+        let mut link = self.link();
+        if self.protect.is_some() {
+            link.config.kind = SocketKind::Datagram;
         }
         link
     }
@@ -155,13 +173,19 @@ impl Stream {
     ///
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached, [`LinkError::System`] where
-    /// memory is short.
+    /// memory is short, [`LinkError::Handshake`] where keys cannot be made for this peer.
     pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
-        let link = plain::connecting(peer, &options.link())?;
-        Self::start(link, options, false).map_err(LinkError::System)
+        let handshake = options.protect.as_ref();
+        let handshake = handshake
+            .map(|protect| protect.initiate(peer.ip(), Transport::UdtStream))
+            .transpose()?;
+        let (link, initial) = plain::connecting(peer, &options.first())?;
+        let securing = Securing::new(handshake, Side::Initiator, initial, options);
+        Self::start(link, options, false, securing).map_err(LinkError::System)
     }
 
     /// Begins to connect to a peer that does the same from `peer` to `local` (UDT's rendezvous).
+    /// Such streams cannot be protected: neither end begins.
     ///
     /// # Errors
     /// [`LinkError::Network`] where `local` is in use or `peer` cannot be reached,
@@ -171,14 +195,22 @@ impl Stream {
         peer: SocketAddr,
         options: &Options,
     ) -> Result<Self, LinkError> {
+        if options.protect.is_some() {
+            return Err(LinkError::System(io::ErrorKind::Unsupported.into()));
+        }
         let own = plain::random_identity().map_err(LinkError::System)?;
         let opener = haul_udt::Connection::rendezvous;
         let link = unopened(local, peer, own, &options.link(), opener)?;
-        Self::start(link, options, true).map_err(LinkError::System)
+        Self::start(link, options, true, None).map_err(LinkError::System)
     }
 
     /// With `patient`, nobody need be at the peer's port yet.
-    fn start(link: Link, options: &Options, patient: bool) -> io::Result<Self> {
+    fn start(
+        link: Link,
+        options: &Options,
+        patient: bool,
+        securing: Option<Securing>,
+    ) -> io::Result<Self> {
         let least = usize::try_from(WINDOW_BYTES_MIN).unwrap_or(usize::MAX);
         let (outgoing, to_send) = mirror_ring(options.send_bytes)?;
         let (arriving, incoming) = mirror_ring(options.receive_bytes.max(least))?;
@@ -187,6 +219,7 @@ impl Stream {
         let engine = Engine {
             link,
             patient,
+            securing,
             outgoing: Outgoing::Held(to_send),
             incoming: Incoming {
                 ring: arriving,
@@ -432,11 +465,36 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How the keys of a stream are made.
+struct Securing {
+    handshake: UdtHandshake,
+    /// Of the first connection.
+    initial: Seq,
+    options: super::Options,
+}
+
+impl Securing {
+    fn new(
+        handshake: Option<Box<dyn Handshake>>,
+        side: Side,
+        initial: Seq,
+        options: &Options,
+    ) -> Option<Self> {
+        Some(Self {
+            // A stream has no first message that could be answered.
+            handshake: UdtHandshake::new(handshake?, side, |_| Vec::new()),
+            initial,
+            options: options.link(),
+        })
+    }
+}
+
 /// Drives the connection.
 struct Engine {
     link: Link,
     /// Nobody need be at the peer's port before the connection is open.
     patient: bool,
+    securing: Option<Securing>,
     outgoing: Outgoing<'static>,
     incoming: Incoming,
     shared: Arc<Shared>,
@@ -502,9 +560,13 @@ impl Engine {
                 break over;
             }
         };
-        self.publish();
+        // Offsets of a connection that made keys are not those of the stream.
+        let is_open = self.shared.open.load(Ordering::Relaxed);
+        if is_open {
+            self.publish();
+        }
         let in_order = matches!(over, LinkError::PeerClosed) && !self.halves();
-        while !self.deliver() && !self.shared.left.load(Ordering::Acquire) {
+        while is_open && !self.deliver() && !self.shared.left.load(Ordering::Acquire) {
             thread::park_timeout(PARK);
         }
         if in_order {
@@ -515,7 +577,11 @@ impl Engine {
         self.shared.tell();
         self.link.connection.abort(self.link.now);
         // If this is lost, the peer times out.
-        let _ = self.link.flush(&mut self.outgoing);
+        let _ = if is_open {
+            self.link.flush(&mut self.outgoing)
+        } else {
+            self.link.flush(&mut Outgoing::Memory { source: &Nothing })
+        };
     }
 
     /// Whether each direction ends by itself.
@@ -526,6 +592,14 @@ impl Engine {
     fn step(&mut self) -> Result<(), LinkError> {
         if !self.shared.open.load(Ordering::Relaxed) {
             self.link.wait_open(self.patient)?;
+            if let Some(securing) = self.securing.take() {
+                let Securing {
+                    handshake,
+                    initial,
+                    options,
+                } = securing;
+                self.link.secure(handshake, initial, &options)?;
+            }
             self.begin();
         }
         self.take_over()?;
@@ -691,16 +765,29 @@ impl Bulk {
 pub struct Listener {
     listener: plain::Listener,
     options: Options,
+    /// Of protected streams, those that have no keys yet, the oldest first.
+    opening: VecDeque<Stream>,
+    poller: Poller,
 }
+
+/// Streams that have no keys yet. Beyond it the oldest is closed.
+const OPENING_MAX: usize = 64;
 
 impl Listener {
     /// Listens at `local`.
     ///
     /// # Errors
-    /// Of `bind(2)`.
+    /// Of `bind(2)`, and where there is no file descriptor left.
     pub fn bind(local: SocketAddr, options: Options) -> io::Result<Self> {
-        let listener = plain::Listener::bind(local, options.link())?;
-        Ok(Self { listener, options })
+        let listener = plain::Listener::bind(local, options.first())?;
+        let poller = Poller::new()?;
+        poller.add(&listener, 0, Interest::READ)?;
+        Ok(Self {
+            listener,
+            options,
+            opening: VecDeque::new(),
+            poller,
+        })
     }
 
     /// Returns where it listens.
@@ -715,9 +802,30 @@ impl Listener {
     /// # Errors
     /// Those of the socket, and of memory.
     pub fn accept(&mut self) -> io::Result<Option<Stream>> {
-        let link = self.listener.accept_link()?;
-        link.map(|link| Stream::start(link, &self.options, false))
-            .transpose()
+        while let Some((link, initial)) = self.listener.accept_link()? {
+            let Some(protect) = &self.options.protect else {
+                return Stream::start(link, &self.options, false, None).map(Some);
+            };
+            let handshake = protect.respond(Transport::UdtStream);
+            let handshake = Some(handshake.map_err(io::Error::other)?);
+            let securing = Securing::new(handshake, Side::Responder, initial, &self.options);
+            let stream = Stream::start(link, &self.options, false, securing)?;
+            self.poller.add(&stream, 0, Interest::READ)?;
+            if self.opening.len() == OPENING_MAX {
+                self.opening.pop_front();
+            }
+            self.opening.push_back(stream);
+        }
+        // What is polled here tells when to come again.
+        let polled = |stream: &Stream| stream.poll(Ready::OPEN | Ready::OVER);
+        self.opening.retain(|stream| polled(stream) != Ready::OVER);
+        let is_open = |stream: &Stream| polled(stream).contains(Ready::OPEN);
+        let open = self.opening.iter().position(is_open);
+        let stream = open.and_then(|at| self.opening.remove(at));
+        if let Some(stream) = &stream {
+            self.poller.remove(stream)?;
+        }
+        Ok(stream)
     }
 
     /// Returns the next connection; none if none comes before the time is over.
@@ -743,6 +851,6 @@ impl Listener {
 
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
+        self.poller.as_fd()
     }
 }

@@ -2,9 +2,8 @@
 //!
 //! Map: `rnic_link` what either kind does · `tcp`, `udt` the two kinds · `env` what they work with
 //! · `batch` FPDUs that leave together over TCP · `announced` messages that UDT is about to send ·
-//! `sealed_stream` protects a TCP connection, `udt_handshake` makes the keys of one over UDT ·
-//! `plain_peer` answers a peer that does not protect its
-//! own.
+//! `sealed_stream` protects a TCP connection · `plain_peer` answers a peer that does not protect
+//! its own.
 
 mod announced;
 mod batch;
@@ -14,7 +13,6 @@ mod rnic_link;
 mod sealed_stream;
 mod tcp;
 mod udt;
-mod udt_handshake;
 
 pub(super) use env::{Env, Scratch, Watched};
 pub(super) use rnic_link::RnicLink;

@@ -34,14 +34,15 @@ use haul_verbs::{Failure, QpStatistics, RateLimit};
 
 use super::announced::Announced;
 use super::env::Env;
+use super::plain_peer::hello_refusal;
 use super::rnic_link::RnicLink;
-use super::udt_handshake::UdtHandshake;
 use crate::rnic::buffers::place;
 use crate::rnic::options::Options as RnicOptions;
 use crate::rnic::tap::Tap;
 use crate::rnic::time::ns;
 use crate::udt::BLOCKED_NS;
 use crate::udt::Options;
+use crate::udt::handshake::{Shown, UdtHandshake, sequence};
 use crate::udt::plain::random_identity;
 use crate::udt::sealing::{Sealing, open};
 use crate::udt::trouble::{FAILURES, Trouble, rest};
@@ -83,11 +84,13 @@ struct Tapped {
     peer: SocketAddr,
 }
 
-impl Tapped {
-    fn sent(&self, bytes: &[u8], packet_len: usize) {
-        self.tap.datagrams(self.local, self.peer, bytes, packet_len);
+impl Shown for Tapped {
+    fn sent(&self, bytes: &[u8], len: usize) {
+        self.tap.datagrams(self.local, self.peer, bytes, len);
     }
+}
 
+impl Tapped {
     fn received(&self, message: &Arrival<'_>) {
         for datagram in message.datagrams() {
             let len = datagram.len();
@@ -144,11 +147,6 @@ fn batch_bytes(len: usize) -> usize {
     (SUPER_PACKET_BYTES_MAX / len).clamp(1, SEGMENTS_MAX) * len
 }
 
-fn sequence(header: &[u8]) -> Seq {
-    let word = header.first_chunk::<4>().copied().unwrap_or_default();
-    Seq::new(u32::from_be_bytes(word))
-}
-
 impl UdtTransport {
     /// Begins to connect.
     pub(in crate::rnic) fn connect(
@@ -162,7 +160,8 @@ impl UdtTransport {
             .map(|protect| protect.initiate(peer.ip(), HandshakeTransport::Udt))
             .transpose()
             .map_err(io::Error::other)?;
-        let handshake = handshake.map(|handshake| UdtHandshake::new(handshake, Side::Initiator));
+        let handshake =
+            handshake.map(|handshake| UdtHandshake::new(handshake, Side::Initiator, hello_refusal));
         let local: SocketAddr = if peer.is_ipv4() {
             (std::net::Ipv4Addr::UNSPECIFIED, 0).into()
         } else {
@@ -191,7 +190,8 @@ impl UdtTransport {
         let handshake = protect
             .map(|protect| protect.respond(HandshakeTransport::Udt))
             .transpose()?;
-        let handshake = handshake.map(|handshake| UdtHandshake::new(handshake, Side::Responder));
+        let handshake =
+            handshake.map(|handshake| UdtHandshake::new(handshake, Side::Responder, hello_refusal));
         let config = options.config_for(peer, socket.path_mtu());
         let mut this = Self::new(socket, peer, udt, initial, tap, config);
         this.handshake = handshake.map(Box::new);
@@ -245,8 +245,8 @@ impl UdtTransport {
 
     /// When it wants to be moved though nothing arrives.
     pub(in crate::rnic) fn due(&self, now: Time) -> Option<Time> {
-        let first = self.handshake.as_ref().and_then(|it| it.first.as_ref());
-        let first = first.and_then(|first| first.poll_timeout(now));
+        let handshake = self.handshake.as_ref();
+        let first = handshake.and_then(|handshake| handshake.poll_timeout(now));
         let due = self.udt.poll_timeout(now)?;
         let due = first.map_or(due, |first| due.min(first));
         // A socket that stays full does not stop the clock.
