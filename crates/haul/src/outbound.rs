@@ -25,8 +25,10 @@ use crate::wire::{
 };
 use crate::{lock, read, write};
 
-/// Small files that were read lately are kept, so that sending and hashing read each once, bytes.
+/// Small files that were read lately are kept, so that sending and hashing read each once, bytes …
 const SMALLS_KEPT: usize = 16 << 20;
+/// … of which each counts as so many more: the maps and the allocator take them.
+const SMALL_OVERHEAD: usize = 256;
 /// Files that failed and whose blocks are known: more than a receiver has open, because it may
 /// finish some before it reads of their failure.
 const FAILED_KEPT: usize = 4 * FILES_OPEN;
@@ -160,7 +162,7 @@ struct Smalls {
 
 impl Smalls {
     fn insert(&mut self, file: u32, small: &Small) {
-        let len = |small: &Small| small.as_ref().as_ref().map_or(0, Vec::len);
+        let len = |small: &Small| SMALL_OVERHEAD + small.as_ref().as_ref().map_or(0, Vec::len);
         if self.known.insert(file, Arc::clone(small)).is_some() {
             return;
         }
@@ -751,6 +753,17 @@ mod tests {
 
     fn run(file: u32, first: u32, count: u32) -> Run {
         Run { file, first, count }
+    }
+
+    #[test]
+    fn of_tiny_files_no_more_are_kept_than_memory_is_set_aside_for() {
+        let mut smalls = Smalls::default();
+        for file in 0..200_000 {
+            smalls.insert(file, &Arc::new(Ok(vec![7; 4])));
+        }
+        assert!(smalls.known.len() <= SMALLS_KEPT / SMALL_OVERHEAD);
+        assert_eq!(smalls.known.len(), smalls.order.len());
+        assert!(smalls.known.contains_key(&199_999));
     }
 
     #[test]
