@@ -3,7 +3,7 @@
 //! An append-only log of fixed-size records behind a header that names the source and the part
 //! file. Each record carries a check keyed by the header, so a torn tail, or a record of an earlier
 //! journal that happens to lie on the same disk blocks, ends the log instead of being trusted. The
-//! caller makes the data durable before it appends (docs/adr/0006-resume-journal.md).
+//! data is durable before a record of it is written (docs/adr/0006-resume-journal.md).
 
 use std::fs::File;
 use std::io;
@@ -12,6 +12,9 @@ use std::os::unix::fs::FileExt;
 use haul_io::file::FileTime;
 
 use crate::tree::Digest;
+
+#[cfg(test)]
+mod power;
 
 const MAGIC: &[u8; 8] = b"haulJRN2";
 pub(crate) const HEADER: usize = 64;
@@ -45,18 +48,50 @@ pub(crate) enum Content {
     Nothing,
 }
 
+/// What a journal needs of a file.
+pub(crate) trait Storage {
+    fn length(&self) -> io::Result<u64>;
+    fn read_exact_at(&self, buf: &mut [u8], position: u64) -> io::Result<()>;
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+    fn set_length(&self, length: u64) -> io::Result<()>;
+    /// Makes what was written durable.
+    fn sync(&self) -> io::Result<()>;
+}
+
+impl Storage for File {
+    fn length(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], position: u64) -> io::Result<()> {
+        FileExt::read_exact_at(self, buf, position)
+    }
+
+    fn write_all_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        FileExt::write_all_at(self, bytes, position)
+    }
+
+    fn set_length(&self, length: u64) -> io::Result<()> {
+        self.set_len(length)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
 #[derive(Debug)]
-pub(crate) struct Journal {
-    file: File,
+pub(crate) struct Journal<S = File> {
+    file: S,
     subject: Subject,
     key: [u8; 32],
     end: u64,
 }
 
-impl Journal {
+impl<S: Storage> Journal<S> {
     /// Opens the log in `file` and reads its records of `subject`; whatever else it holds
     /// is thrown away and a new log begun, with `id` as 16 fresh random bytes.
-    pub(crate) fn open(file: File, subject: Subject, id: [u8; 16]) -> io::Result<(Self, Content)> {
+    pub(crate) fn open(file: S, subject: Subject, id: [u8; 16]) -> io::Result<(Self, Content)> {
         let bytes = load(&file)?;
         let mut content = Content::Nothing;
         if let Some(header) = bytes.get(..HEADER)
@@ -71,7 +106,7 @@ impl Journal {
                     key,
                     end: (HEADER + end) as u64,
                 };
-                journal.file.set_len(journal.end)?;
+                journal.file.set_length(journal.end)?;
                 return Ok((journal, Content::Blocks(blocks)));
             }
             content = Content::OtherSource;
@@ -89,16 +124,17 @@ impl Journal {
     /// Discards all records, durably, and begins a new log with `id` as 16 fresh random bytes.
     pub(crate) fn restart(&mut self, id: [u8; 16]) -> io::Result<()> {
         let header = emit_header(self.subject, id);
-        self.file.set_len(0)?;
+        self.file.set_length(0)?;
         self.file.write_all_at(&header, 0)?;
-        self.file.sync_data()?;
+        self.file.sync()?;
         self.key = *blake3::hash(&header).as_bytes();
         self.end = HEADER as u64;
         Ok(())
     }
 
-    /// Appends blocks, whose data must be durable already, and makes the log durable.
-    pub(crate) fn append(&mut self, blocks: &[Verified]) -> io::Result<()> {
+    /// Makes the data of blocks durable, then appends these and makes the log durable.
+    pub(crate) fn append(&mut self, data: &S, blocks: &[Verified]) -> io::Result<()> {
+        data.sync()?;
         let mut bytes = Vec::with_capacity(blocks.len() * RECORD);
         for (block, digest) in blocks {
             let start = bytes.len();
@@ -108,14 +144,14 @@ impl Journal {
             bytes.extend_from_slice(&check);
         }
         self.file.write_all_at(&bytes, self.end)?;
-        self.file.sync_data()?;
+        self.file.sync()?;
         self.end += bytes.len() as u64;
         Ok(())
     }
 }
 
-fn load(file: &File) -> io::Result<Vec<u8>> {
-    let length = file.metadata()?.len();
+fn load(file: &impl Storage) -> io::Result<Vec<u8>> {
+    let length = file.length()?;
     if length > LENGTH_MAX {
         return Ok(Vec::new());
     }
@@ -204,7 +240,7 @@ mod tests {
         let (mut journal, content) =
             Journal::open(file.try_clone().unwrap(), SUBJECT, [1; 16]).unwrap();
         assert_eq!(content, Content::Nothing);
-        journal.append(blocks).unwrap();
+        journal.append(&file, blocks).unwrap();
         file
     }
 
@@ -220,7 +256,7 @@ mod tests {
         let (mut journal, content) =
             Journal::open(file.try_clone().unwrap(), SUBJECT, [2; 16]).unwrap();
         assert_eq!(content, Content::Blocks(vec![(1, [1; 32]), (3, [3; 32])]));
-        journal.append(&[(2, [2; 32])]).unwrap();
+        journal.append(&file, &[(2, [2; 32])]).unwrap();
         let Content::Blocks(blocks) = reopen(&file, SUBJECT) else {
             panic!("lost")
         };
@@ -255,7 +291,7 @@ mod tests {
         let (mut journal, _) = Journal::open(file.try_clone().unwrap(), SUBJECT, [2; 16]).unwrap();
         journal.restart([3; 16]).unwrap();
         assert_eq!(reopen(&file, SUBJECT), Content::Blocks(vec![]));
-        journal.append(&[(2, [9; 32])]).unwrap();
+        journal.append(&file, &[(2, [9; 32])]).unwrap();
         assert_eq!(reopen(&file, SUBJECT), Content::Blocks(vec![(2, [9; 32])]));
     }
 
@@ -273,8 +309,8 @@ mod tests {
             file.set_len(cut.min(length) as u64).unwrap();
             if let Some((at, flip)) = damage && at < cut.min(length) {
                 let mut byte = [0];
-                file.read_exact_at(&mut byte, at as u64).unwrap();
-                file.write_all_at(&[byte[0] ^ flip], at as u64).unwrap();
+                FileExt::read_exact_at(&file, &mut byte, at as u64).unwrap();
+                FileExt::write_all_at(&file, &[byte[0] ^ flip], at as u64).unwrap();
             }
             if let Content::Blocks(blocks) = reopen(&file, SUBJECT) {
                 prop_assert!(blocks.iter().all(|block| written.contains(block)));

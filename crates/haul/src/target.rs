@@ -260,19 +260,13 @@ impl Target {
             inode: meta.identity.1,
             layout: self.layout.mark(),
         };
-        let open = || {
-            Journal::open(
-                self.dir.open_or_create(&name, 0o600)?,
-                subject,
-                haul_io::random::bytes()?,
-            )
-        };
-        let (mut journal, mut content) = open()?;
+        let file = self.dir.open_or_create(&name, 0o600)?;
+        let (mut journal, mut content) = Journal::open(file, subject, haul_io::random::bytes()?)?;
         if meta.size != self.size && matches!(content, Content::Blocks(_)) {
             // A part file whose storage was never reserved holds no block; it reuses the inode of
             // one that was removed.
-            self.dir.remove(&name)?;
-            (journal, content) = open()?;
+            journal.restart(haul_io::random::bytes()?)?;
+            content = Content::Nothing;
         }
         *lock(&self.journal) = Some(journal);
         Ok(content)
@@ -337,9 +331,8 @@ impl Target {
         let Some(journal) = journal.as_mut() else {
             return Ok(());
         };
-        self.file
-            .sync_data()
-            .and_then(|()| journal.append(verified))
+        journal
+            .append(&self.file, verified)
             .map_err(|error| self.fault("cannot write", &error))
     }
 
