@@ -239,7 +239,14 @@ fn cells(args: &MoversArgs) -> Vec<Cell> {
     };
     let sets = match args.sets.as_slice() {
         [] if args.quick => &[Set::Tiny, Set::Sparse, Set::Climate][..],
-        [] => &[Set::Climate, Set::Kernel, Set::Flat, Set::Tiny, Set::Sparse],
+        [] => &[
+            Set::Climate,
+            Set::Kernel,
+            Set::Flat,
+            Set::Tiny,
+            Set::Sparse,
+            Set::Again,
+        ],
         sets => sets,
     };
     let mut cells = Vec::new();
@@ -305,10 +312,10 @@ mod tests {
     #[test]
     fn cells_with_bars_come_first() {
         let all = cells(&parsed(&[]));
-        assert_eq!(all.len(), 5 * 3 * 3);
+        assert_eq!(all.len(), 6 * 3 * 3);
         let with_bars = all.iter().filter(|cell| bars::has_bars(**cell)).count();
-        // Climate, kernel and flat at two paths, tiny at two, sparse at one.
-        assert_eq!(with_bars, 9);
+        // Climate, kernel and flat at two paths, tiny and again at two, sparse at one.
+        assert_eq!(with_bars, 11);
         assert!(all.iter().take(with_bars).all(|cell| bars::has_bars(*cell)));
         assert_eq!(cells(&parsed(&["--quick"])).len(), 3);
     }

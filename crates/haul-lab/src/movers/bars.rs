@@ -51,6 +51,7 @@ fn bars(cell: Cell) -> Vec<Bar> {
             }
             bars
         }
+        Set::Again if is_at(&[0.0, 100.0], 0.0) => vec![Bar::Peer("rsync-ssh", 1.0)],
         Set::Sparse if is_at(&[100.0], 1e-4) => {
             vec![
                 Bar::Peer("rsync-ssh", 2.0),

@@ -36,6 +36,8 @@ pub enum Set {
     Sparse,
     /// 1 file of 4 GiB, 40 of 100 MB, 2,000 of 1 MB, 10,000 of 10 kB
     Climate,
+    /// The files of `tiny`, which the target has already
+    Again,
 }
 
 /// A tree on disk.
@@ -76,13 +78,14 @@ impl Set {
             Self::Kernel => "kernel",
             Self::Sparse => "sparse",
             Self::Climate => "climate",
+            Self::Again => "again",
         }
     }
 
     /// Its files at a scale; none for `kernel`.
     fn plan(self, scale: f64) -> Vec<Planned> {
         match self {
-            Self::Tiny => group(100_000, 4096, scale, |at| {
+            Self::Tiny | Self::Again => group(100_000, 4096, scale, |at| {
                 format!("{:03}/{:05}", at / TINY_FILES, at)
             }),
             Self::Flat => group(10_000, 1 << 20, scale, |at| format!("{at:05}.dat")),

@@ -220,8 +220,16 @@ impl Mover {
         names.iter().map(find).collect()
     }
 
-    /// Why it cannot run here, if so.
-    pub(super) fn missing(&self) -> Option<String> {
+    /// Whether it leaves what the target has.
+    fn compares(&self) -> bool {
+        self.is_ours || ["rsync-ssh", "rclone-sftp-8", "lftp-8"].contains(&self.name)
+    }
+
+    /// Why it cannot move a set here, if so.
+    pub(super) fn missing(&self, set: Set) -> Option<String> {
+        if set == Set::Again && !self.compares() {
+            return Some("copies what is there again".to_owned());
+        }
         let program = |name: &str| {
             let server = Path::new("/usr/sbin").join(name);
             in_path(name).or_else(|| server.is_file().then_some(server))
