@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::odd::rounds;
 use crate::support::{
     Disk, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited, text,
     wait_until,
@@ -65,6 +66,41 @@ fn with_few_file_descriptors_at_either_end_a_tree_arrives_or_says_why_not() {
             );
         }
     }
+}
+
+/// Of address space (`-v`, KiB) and locked memory (`-l`, KiB). `HAUL_LIMITS` says how many amounts
+/// of address space are tried.
+#[test]
+fn with_little_memory_a_transfer_works_or_says_why_not() {
+    let place = Place::new();
+    std::fs::create_dir(place.client("tree")).unwrap();
+    let content = make_file(&place.client("tree/a"), 3 * MIB, 1);
+    for index in 0..20_u64 {
+        make_file(&place.client(&format!("tree/{index}")), 500, index + 2);
+    }
+    let tree = text(&place.client("tree/."));
+    let amounts = rounds("HAUL_LIMITS", 12);
+    let limits = (1..=amounts).map(|step| format!("-v {}", 600_000 / amounts * step));
+    let (mut worked, all) = (0, amounts + 1);
+    for limit in limits.chain(["-l 64".to_owned()]) {
+        let _ = std::fs::remove_dir_all(place.server("to"));
+        let server = place.serve();
+        let ended = start_as(limited(&limit), ["send", &tree, &server.at("to/")]).end();
+        assert!(!ended.stderr.contains("panicked"), "{limit}: {ended:?}");
+        let there = place.server("to/a");
+        if ended.code == Some(0) {
+            worked += 1;
+            assert!(read_file(&there) == content, "{limit}");
+        } else {
+            assert!(
+                !ended.stderr.is_empty() && limit != "-l 64",
+                "{limit}: {ended:?}"
+            );
+            assert!(!there.exists() || read_file(&there) == content, "{limit}");
+        }
+    }
+    println!("{worked} of {all} worked");
+    assert!(worked > 1, "{worked} of {all} worked");
 }
 
 #[test]
