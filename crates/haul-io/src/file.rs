@@ -286,6 +286,38 @@ pub fn preallocate(file: &File, len: u64) -> io::Result<()> {
     }
 }
 
+/// Copies up to `len` bytes at `position` of a file to the same place of another, as far as the
+/// first one reaches; file systems that can share the storage do.
+///
+/// # Errors
+/// That of `copy_file_range(2)`, `pread(2)` or `pwrite(2)`.
+pub fn copy_at(from: &File, to: &File, position: u64, len: usize) -> io::Result<()> {
+    const BUFFER: usize = 256 << 10;
+    let (mut at, end) = (position, position + len as u64);
+    let mut buffer = Vec::new();
+    while at < end {
+        let left = usize::try_from(end - at).unwrap_or(usize::MAX);
+        let copied = if buffer.is_empty() {
+            let (mut source, mut target) = (at, at);
+            rustix::fs::copy_file_range(from, Some(&mut source), to, Some(&mut target), left)
+                .map_err(io::Error::from)
+        } else {
+            let piece = left.min(BUFFER);
+            let read = from.read_at(&mut buffer[..piece], at)?;
+            to.write_all_at(&buffer[..read], at).map(|()| read)
+        };
+        match copied {
+            Ok(0) => break,
+            Ok(bytes) => at += bytes as u64,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // Some pairs of file systems, and some kernels, copy nothing.
+            Err(_) if buffer.is_empty() => buffer.resize(BUFFER, 0),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Writes all of `parts`, one after another, from `position` on. The slices are used up.
 ///
 /// # Errors

@@ -1,6 +1,8 @@
 //! Which entries of a tree a request is about: rules, ignore files and a list of paths, here and on
 //! the wire.
 
+use std::collections::HashSet;
+
 use minicbor::{Decode, Encode};
 
 use crate::fault::{Code, Fault};
@@ -27,6 +29,9 @@ pub struct Choice {
     pub list: Option<Vec<Relative>>,
     /// A request that names a file is refused.
     pub only_trees: bool,
+    /// The only paths that a client which gets trees takes, as the server offers them, besides
+    /// directories: a list without a limit, because the client keeps it.
+    pub only: Option<HashSet<Relative>>,
 }
 
 /// Makes the fault of a file where only trees are taken.

@@ -205,6 +205,7 @@ pub fn get(
                     true => wanted.check(entry),
                     false => Err(no_tree(entry.path.as_bytes())),
                 },
+                only: choice.only.as_ref(),
                 adds_only: false,
                 limit,
             },

@@ -438,6 +438,8 @@ fn receive_files(
         );
     }
     let mut policy = put.policy;
+    // What is transferred of a file would tell what is in the old one.
+    policy.delta &= rights.read;
     if rights.drop_only {
         policy = Policy {
             replace: false,
@@ -484,6 +486,7 @@ fn receive_files(
         policy,
         binding,
         allows: &allows,
+        only: None,
         adds_only: rights.drop_only,
         limit: None,
     };

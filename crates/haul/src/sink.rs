@@ -30,6 +30,8 @@ pub(crate) struct BlockId {
 pub(crate) enum Complete {
     /// Hash the block: all its bytes have been written.
     Block(BlockId),
+    /// Copy the block from the file that is replaced, and hash it.
+    Old(BlockId),
     /// Hash each piece of the block: the damaged ones have been written again, or are to be found.
     Pieces(BlockId),
     /// Hash this small file.
@@ -228,6 +230,12 @@ impl FileSink {
         let mut space = write(&self.space);
         space.retire(|placed| placed.extra.left.load(Ordering::Acquire) == 0);
         space
+    }
+
+    /// Has a block copied from the file that is replaced.
+    pub(crate) fn take_old(&self, id: BlockId) {
+        // The session may have ended.
+        let _ = self.complete.send(Complete::Old(id));
     }
 
     /// Has the pieces of a block hashed.

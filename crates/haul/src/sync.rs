@@ -65,8 +65,6 @@ pub struct Guards {
     pub last: Option<Last>,
     /// The file system of the source may be another one than last time.
     pub accepts_source: bool,
-    /// The host of the server as the user names it.
-    pub host: String,
 }
 
 impl Guards {
@@ -95,7 +93,7 @@ impl Guards {
         }
         if let (Some(last), Some(now)) = (&self.last, plan.source_file_system)
             && !self.accepts_source
-            && last.find(&self.key(pair)).is_some_and(|then| then != now)
+            && last.find(&key(pair)).is_some_and(|then| then != now)
         {
             let text = "the source is on another file system than at the last deletion";
             let hint = "check whether the right one is mounted; --accept-source takes this one";
@@ -117,22 +115,9 @@ impl Guards {
     /// The file cannot be written.
     fn note(&self, pair: &Pair, plan: &Plan) -> Result<(), Fault> {
         match (&self.last, plan.source_file_system) {
-            (Some(last), Some(now)) => last.keep(&self.key(pair), now),
+            (Some(last), Some(now)) => last.keep(&key(pair), now),
             _ => Ok(()),
         }
-    }
-
-    /// Returns what a pair of trees is remembered by.
-    fn key(&self, pair: &Pair) -> String {
-        let here = pair.here.canonicalize();
-        let here = here.unwrap_or_else(|_| pair.here.clone());
-        let direction = match pair.source {
-            Source::Local => b"to",
-            Source::Remote => b"of",
-        };
-        let here = here.as_os_str().as_bytes();
-        let parts = [self.host.as_bytes(), &pair.there, here, direction];
-        blake3::hash(&parts.join(&0)).to_hex()[..32].to_owned()
     }
 }
 
@@ -176,10 +161,21 @@ pub fn delete(
     Ok((plan, outcome))
 }
 
+/// Returns what a pair of trees is remembered by: the local one, because the other has many
+/// spellings.
+fn key(pair: &Pair) -> String {
+    let here = pair.here.canonicalize();
+    let here = here.unwrap_or_else(|_| pair.here.clone());
+    let direction = match pair.source {
+        Source::Local => &b"to"[..],
+        Source::Remote => b"of",
+    };
+    let parts = [here.as_os_str().as_bytes(), direction];
+    blake3::hash(&parts.join(&0)).to_hex()[..32].to_owned()
+}
+
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn plan(extra_count: u64) -> Plan {
@@ -194,12 +190,14 @@ mod tests {
     fn each_guard_keeps_a_deletion_back() {
         let dir = tempfile::tempdir().unwrap();
         let last = Last::new(dir.path().join("haul/sync"));
-        let pair = Pair::to_server(Path::new("tree"), b"").unwrap();
+        let tree = dir.path().join("tree");
+        std::fs::create_dir(&tree).unwrap();
+        std::os::unix::fs::symlink(&tree, dir.path().join("link")).unwrap();
+        let pair = Pair::to_server(&tree, b"").unwrap();
         let guards = Guards {
             max_delete: 3,
             last: Some(last),
             accepts_source: false,
-            host: "host".to_owned(),
         };
         let check = |plan: &Plan| guards.check(&pair, plan).map_err(|fault| fault.code);
         assert_eq!(check(&plan(3)), Ok(()));
@@ -224,6 +222,10 @@ mod tests {
             ..plan(1)
         };
         assert_eq!(check(&other), Err(Code::Refused));
+        for spelled in ["./tree/", "tree/.", "link"] {
+            let pair = Pair::to_server(&dir.path().join(spelled), b"./").unwrap();
+            assert!(guards.check(&pair, &other).is_err(), "{pair:?}");
+        }
         let accepting = Guards {
             accepts_source: true,
             ..guards.clone()

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::fs::TryLockError;
 use std::io::{self, IoSlice};
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use haul_io::file::{
-    Dir, FileTime, metadata, preallocate, restrict_mode, set_modified, start_writeback,
+    Dir, FileTime, copy_at, metadata, preallocate, restrict_mode, set_modified, start_writeback,
     write_all_at,
 };
 
@@ -70,6 +71,8 @@ pub(crate) struct Target {
     /// The path in the offer, for people.
     pub(crate) shown: String,
     file: File,
+    /// The file that it replaces, and its size, if what both have in common is not transferred.
+    old: Option<(File, u64)>,
     layout: Layout,
     /// Of the data of the file.
     pub(crate) blocks: Blocks,
@@ -163,6 +166,9 @@ impl Target {
         let file = lock_part(dir, &name, entry.mode)?;
         let mut target = Self {
             file,
+            old: (policy.delta && entry.is_member)
+                .then(|| old(dir, &name))
+                .flatten(),
             shown: entry.shown(),
             layout: entry.file().map_or_else(Layout::default, Layout::new),
             blocks: Blocks::new(entry.data()),
@@ -203,6 +209,25 @@ impl Target {
             verified,
             restarted,
         })
+    }
+
+    /// Returns the blocks that the file which it replaces may have, whole or in part.
+    pub(crate) fn old_blocks(&self) -> impl Iterator<Item = u32> {
+        let size = self.old.as_ref().map_or(0, |(_, size)| *size);
+        let place = |block| self.layout.place(self.blocks.range(block, 1).0).0;
+        (0..self.blocks.count()).take_while(move |block| place(*block) < size)
+    }
+
+    /// Copies a block from the file that it replaces, and hashes it.
+    pub(crate) fn take_old(&self, index: u32, buffer: &mut [u8]) -> io::Result<Digest> {
+        if let Some((old, _)) = &self.old {
+            let (position, len) = self.blocks.range(index, 1);
+            let len = usize::try_from(len).unwrap_or(usize::MAX);
+            let copy = |place, range: Range<usize>| copy_at(old, &self.file, place, range.len());
+            // What cannot be copied differs, and is requested.
+            let _ = self.layout.each(position, len, copy);
+        }
+        self.hash_block(index, buffer)
     }
 
     /// Drops what still arrives for it.
@@ -464,6 +489,13 @@ fn stored_time(dir: &Dir, name: &Name, mode: u32, modified: FileTime) -> Result<
         let _ = dir.remove(&part);
     }
     Ok(stored)
+}
+
+/// Opens the file that a new one replaces, if it can be read, and returns its size.
+fn old(dir: &Dir, name: &Name) -> Option<(File, u64)> {
+    let file = dir.open_file(name.as_os_str().as_ref()).ok()?;
+    let meta = metadata(&file).ok().filter(|meta| meta.regular)?;
+    Some((file, meta.size))
 }
 
 fn name_of(entry: &Entry) -> Result<Name, Fault> {

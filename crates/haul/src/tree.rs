@@ -107,6 +107,11 @@ impl Pieces {
         u32::try_from(self.len.div_ceil(self.piece)).unwrap_or(u32::MAX)
     }
 
+    /// Returns the length of the block, bytes.
+    pub(crate) const fn len(self) -> u64 {
+        self.len
+    }
+
     /// Returns position in the file and length of the pieces `first..first + count`, bytes.
     pub(crate) fn range(self, first: u32, count: u32) -> (u64, u64) {
         let offset = |index: u64| index.saturating_mul(self.piece).min(self.len);

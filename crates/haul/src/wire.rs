@@ -149,6 +149,9 @@ pub struct Policy {
     /// A file that is newer at the receiver stays as it is.
     #[cbor(n(6), skip_if = "is_unset")]
     pub update: bool,
+    /// What a file that is replaced has in common with the new one, in place, is not transferred.
+    #[cbor(n(7), skip_if = "is_unset")]
+    pub delta: bool,
 }
 
 /// Returns whether a flag that later versions added is left out.

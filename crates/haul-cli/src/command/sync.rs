@@ -58,7 +58,7 @@ fn plan(args: &Sync) -> ExitCode {
                 Source::Local => &remote.path[..],
                 Source::Remote => args.destination.as_bytes(),
             };
-            let guards = args.delete.then(|| guards(args, remote));
+            let guards = args.delete.then(|| guards(args));
             let planned = dry_run(
                 config,
                 std::slice::from_ref(pair),
@@ -83,12 +83,11 @@ fn how(args: &Sync) -> How {
     }
 }
 
-fn guards(args: &Sync, remote: &Remote) -> Guards {
+fn guards(args: &Sync) -> Guards {
     Guards {
         max_delete: args.max_delete,
         last: place::sync().map(Last::new),
         accepts_source: args.accept_source,
-        host: remote.host(),
     }
 }
 
@@ -126,8 +125,8 @@ impl Resolved {
         let choice = Choice {
             rules: args.rules.0.clone(),
             reads_ignore_files: !args.no_ignore,
-            list: None,
             only_trees: true,
+            ..Choice::default()
         };
         // Before a login.
         choice.filter()?;
@@ -152,11 +151,19 @@ impl Resolved {
         }
         let mut policy = Policy {
             update: args.update,
+            delta: args.delta,
             ..policy(&args.transfer)
         };
         let mut choice = self.choice.clone();
         if args.checksum {
-            choice.list = Some(self.differing(&config, args, output)?);
+            let differing = self.differing(&config, args, output)?;
+            match self.pair.source {
+                Source::Local => choice.list = Some(filter::to_list(differing)),
+                Source::Remote => {
+                    let offered = differing.iter().map(|path| self.pair.offered(path));
+                    choice.only = Some(offered.collect::<Result<_, _>>()?);
+                }
+            }
             policy.recheck = true;
         }
         let summary = self.transfer(args, &config, &choice, policy, output)?;
@@ -195,7 +202,7 @@ impl Resolved {
         }
     }
 
-    /// Returns the paths whose content differs. A directory that is missing stands for its content.
+    /// Returns the paths whose content differs.
     fn differing(
         &self,
         config: &Config,
@@ -226,7 +233,7 @@ impl Resolved {
             );
             return Err(Fault::new(Code::FileError, text).hint("see the lines above"));
         }
-        Ok(filter::to_list(paths))
+        Ok(paths)
     }
 
     fn delete(&self, config: &Config, args: &Sync, output: &Output) -> Deletion {
@@ -235,7 +242,7 @@ impl Resolved {
                 output.note(text);
             }
         };
-        let guards = guards(args, &self.remote);
+        let guards = guards(args);
         match engine::delete(config, &self.pair, &self.choice, &guards, &mut each) {
             Ok((plan, outcome)) => Deletion::Done(plan, outcome),
             Err(fault) => Deletion::Refused(explain(fault, config, &self.remote)),

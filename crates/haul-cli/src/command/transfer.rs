@@ -169,7 +169,7 @@ fn choice(args: &Choose, is_null: bool, is_one: bool) -> Result<Choice, Fault> {
         rules: args.rules.0.clone(),
         reads_ignore_files: !args.no_ignore,
         list: list.map(|file| read_list(file, is_null)).transpose()?,
-        only_trees: false,
+        ..Choice::default()
     })
 }
 
@@ -387,6 +387,7 @@ pub(super) fn policy(transfer: &Transfer) -> Policy {
         acls: tree.acls,
         setuid: tree.setuid,
         update: false,
+        delta: false,
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use fuser::{
@@ -49,6 +49,33 @@ fn begin<S: AsRef<OsStr>>(place: &Place, args: impl IntoIterator<Item = S>) -> C
 
 fn run<S: AsRef<OsStr>>(place: &Place, args: impl IntoIterator<Item = S>) -> Ended {
     begin(place, args).end()
+}
+
+/// More paths differ than fit into the list of one request.
+#[test]
+fn a_comparison_by_digests_has_as_many_differences_as_there_are() {
+    let place = Place::new();
+    let server = place.serve();
+    let deep = ["d".repeat(250), "e".repeat(250), "f".repeat(250)].join("/");
+    let there = place.server("tree").join(&deep);
+    std::fs::create_dir_all(&there).unwrap();
+    std::fs::write(place.server("tree/same"), "same").unwrap();
+    let count = 4_000;
+    for index in 0..count {
+        std::fs::write(there.join(format!("{index:0>250}")), "x").unwrap();
+    }
+    let here = place.client("back/tree");
+    std::fs::create_dir_all(&here).unwrap();
+    std::fs::write(here.join("same"), "same").unwrap();
+    let to = text(&place.client("back"));
+    let json = run(
+        &place,
+        ["sync", "--checksum", "--json", &server.at("tree"), &to],
+    );
+    let json = json.ok().json();
+    assert_eq!(json["entries"]["copied"], count, "{json:#}");
+    assert_eq!(json["moved_bytes"], count);
+    assert_eq!(paths(&here), paths(&place.server("tree")));
 }
 
 /// A tree at the client, which the server has too.
@@ -716,4 +743,163 @@ fn operands_that_make_no_sense_are_refused() {
     run(&place, ["sync", &to, &to]).failed(2, "both operands are at a host");
     let missing = text(&place.client("missing"));
     run(&place, ["sync", &missing, &to]).failed(4, "there is no file");
+}
+
+/// A file of 32 MiB at both ends, which `--delta` replaces.
+struct Delta {
+    place: Place,
+    server: Server,
+    here: PathBuf,
+    there: PathBuf,
+}
+
+const DELTA_SIZE: usize = 32 * MIB;
+
+impl Delta {
+    fn new() -> Self {
+        let place = Place::new();
+        let server = place.serve();
+        std::fs::create_dir(place.client("tree")).unwrap();
+        std::fs::create_dir(place.server("tree")).unwrap();
+        let (here, there) = (place.client("tree/a"), place.server("tree/a"));
+        let old = make_file(&here, DELTA_SIZE, 1);
+        std::fs::write(&there, old).unwrap();
+        Self {
+            place,
+            server,
+            here,
+            there,
+        }
+    }
+
+    fn args(&self) -> [String; 5] {
+        let tree = text(&self.place.client("tree"));
+        [
+            "sync".into(),
+            "--delta".into(),
+            "--json".into(),
+            tree,
+            self.server.at(""),
+        ]
+    }
+
+    /// Writes the source anew, and returns how many bytes a transfer then moves.
+    fn sync(&self, content: &[u8]) -> u64 {
+        std::fs::write(&self.here, content).unwrap();
+        let json = run(&self.place, self.args()).ok().json();
+        assert!(read_file(&self.there) == content);
+        json["moved_bytes"].as_u64().unwrap()
+    }
+}
+
+#[test]
+fn of_a_replaced_file_only_what_differs_in_place_crosses() {
+    let delta = Delta::new();
+    let mut content = read_file(&delta.here);
+    let piece = 16 << 10;
+    // 1 % of it in two places, one of which lies across blocks.
+    for at in [5 * MIB - 1000, 20 * MIB] {
+        content[at..at + DELTA_SIZE / 200].fill(1);
+    }
+    let moved = delta.sync(&content);
+    assert!(moved <= DELTA_SIZE as u64 * 3 / 100, "{moved}");
+    // In many blocks, and many places of one.
+    for at in (0..DELTA_SIZE)
+        .step_by(3 * MIB / 2)
+        .chain((7..20).map(|n| n * 5 * piece))
+    {
+        content[at] ^= 1;
+    }
+    let moved = delta.sync(&content);
+    assert!(moved <= 40 * piece as u64, "{moved}");
+    // Longer, then shorter.
+    content.extend_from_slice(&[7; 3 * MIB / 2]);
+    let moved = delta.sync(&content);
+    assert!(moved <= 3 * MIB as u64 / 2 + 2 * piece as u64, "{moved}");
+    content.truncate(10 * MIB + 9);
+    let moved = delta.sync(&content);
+    assert!(moved <= piece as u64, "{moved}");
+    // A byte at the beginning moves everything.
+    content.insert(0, 0);
+    let moved = delta.sync(&content);
+    assert!(moved <= content.len() as u64, "{moved}");
+    assert!(moved > content.len() as u64 * 9 / 10, "{moved}");
+    // In the other direction, where the client receives.
+    content[3 * MIB] ^= 1;
+    std::fs::write(&delta.there, &content).unwrap();
+    let args = [
+        "sync",
+        "--delta",
+        "--json",
+        &delta.server.at("tree/."),
+        &text(&delta.place.client("tree")),
+    ];
+    let json = run(&delta.place, args).ok().json();
+    assert_eq!(json["moved_bytes"], piece);
+    assert!(read_file(&delta.here) == content);
+    let rest = paths(&delta.place.server("tree"));
+    assert_eq!(rest, set(&["a"]));
+}
+
+#[test]
+fn a_hole_of_a_replaced_file_costs_no_more_than_its_data() {
+    let delta = Delta::new();
+    let file = std::fs::File::create(&delta.here).unwrap();
+    let old = read_file(&delta.there);
+    for at in [0, 20 * MIB] {
+        file.write_all_at(&old[at..at + 4 * MIB], at as u64)
+            .unwrap();
+    }
+    file.set_len(DELTA_SIZE as u64).unwrap();
+    if file.metadata().unwrap().blocks() >= DELTA_SIZE as u64 / 512 {
+        println!("SKIPPED: this file system has no holes");
+        return;
+    }
+    let json = run(&delta.place, delta.args()).ok().json();
+    assert!(read_file(&delta.there) == read_file(&delta.here));
+    assert_eq!(json["moved_bytes"], 0, "{json:#}");
+    let blocks = delta.there.metadata().unwrap().blocks();
+    assert!(blocks < DELTA_SIZE as u64 / 512 / 2, "{blocks}");
+}
+
+/// Either end is killed, or the source changes: the old file stays until the new one is whole.
+#[test]
+fn a_replaced_file_is_the_old_or_the_new_one_whatever_happens_meanwhile() {
+    let delta = Delta::new();
+    let old = read_file(&delta.here);
+    let mut new = old.clone();
+    for at in (0..DELTA_SIZE).step_by(MIB) {
+        new[at..at + MIB / 2].fill(3);
+    }
+    std::fs::write(&delta.here, &new).unwrap();
+    let begin = || {
+        let args = delta.args().into_iter().filter(|arg| arg != "--json");
+        let more = ["--json-stream", "--bwlimit=40Mbit"].map(str::to_owned);
+        let client = begin(&delta.place, args.chain(more));
+        // Half of it is the same.
+        client.wait_for_bytes(DELTA_SIZE as u64 * 6 / 8);
+        client
+    };
+    let client = begin();
+    // The journal knows of blocks within a second.
+    std::thread::sleep(Duration::from_millis(1500));
+    client.kill();
+    assert!(read_file(&delta.there) == old);
+    let moved = delta.sync(&new);
+    let most = DELTA_SIZE as u64 / 4 + 2 * MIB as u64;
+    assert!(moved <= most, "{moved}: nothing was kept");
+    for at in (0..DELTA_SIZE).step_by(MIB) {
+        new[at..at + MIB / 2].fill(4);
+    }
+    let old = read_file(&delta.there);
+    std::fs::write(&delta.here, &new).unwrap();
+    let client = begin();
+    new[DELTA_SIZE - 1] ^= 1;
+    std::fs::write(&delta.here, &new).unwrap();
+    let ended = client.end();
+    assert_eq!(ended.code, Some(1), "{ended:?}");
+    assert!(read_file(&delta.there) == old);
+    // What has arrived belongs to another time of the source; the old file helps.
+    let moved = delta.sync(&new);
+    assert!(moved <= DELTA_SIZE as u64 * 5 / 8, "{moved}");
 }

@@ -351,7 +351,7 @@ pub(super) fn hash_targets(
                 let digest = *blake3::hash(&content).as_bytes();
                 Ok(Found::Small(file, digest, content))
             }
-            Complete::Block(id) | Complete::Pieces(id) => {
+            Complete::Block(id) | Complete::Old(id) | Complete::Pieces(id) => {
                 let Some(target) = targets.get(id.file) else {
                     continue;
                 };
@@ -359,6 +359,9 @@ pub(super) fn hash_targets(
                     Complete::Pieces(_) => target
                         .hash_pieces(id.block, &mut buffer)
                         .map(|digests| Found::Pieces(id, digests)),
+                    Complete::Old(_) => target
+                        .take_old(id.block, &mut buffer)
+                        .map(|digest| Found::Block(id, digest)),
                     _ => target
                         .hash_block(id.block, &mut buffer)
                         .map(|digest| Found::Block(id, digest)),

@@ -42,6 +42,8 @@ use crate::wire::{
 
 /// How often to report progress to the sender.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
+/// Blocks of replaced files that are compared by pieces at a time at first: they are no damage.
+const OLD_AT_FIRST: usize = 64;
 /// Files with several names in one transfer.
 const LINKS_MAX: usize = 1 << 20;
 
@@ -154,7 +156,7 @@ fn receive(
             repairs: 0,
             damaged: VecDeque::new(),
             in_repair: 0,
-            in_repair_max: 1,
+            in_repair_max: if terms.policy.delta { OLD_AT_FIRST } else { 1 },
             is_finishing: false,
             is_finished: false,
             has_peer: false,
@@ -442,6 +444,9 @@ impl Session<'_> {
             outcome.counts.offer(&entry);
             let may_open = self.targets.has_room();
             let planned = (self.terms.allows)(&entry).and_then(|()| {
+                if self.is_left(&entry) {
+                    return Ok(Planned::Complete);
+                }
                 self.plan_link(&entry)
                     .unwrap_or_else(|| self.root.plan(&entry, self.terms.policy, may_open))
             });
@@ -455,6 +460,13 @@ impl Session<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether this end does not want an entry.
+    fn is_left(&self, entry: &Entry) -> bool {
+        let is_directory = matches!(entry.what, What::Directory);
+        let only = self.terms.only.filter(|_| !is_directory);
+        only.is_some_and(|only| !only.contains(&entry.path))
     }
 
     /// Plans a hard link whose file is not finished, has failed, or was not offered.

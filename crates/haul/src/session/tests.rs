@@ -194,6 +194,7 @@ fn a_receiver_sends_done_for_each_file_that_it_published_before_an_error() {
                     policy,
                     binding,
                     allows: &|_| Ok(()),
+                    only: None,
                     adds_only: false,
                     limit: None,
                 },
@@ -383,6 +384,7 @@ fn receive_below(
         },
         binding,
         allows: &|_| Ok(()),
+        only: None,
         adds_only: false,
         limit: None,
     };

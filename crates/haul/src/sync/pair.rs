@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use crate::fault::Fault;
+use crate::fs::path::Relative;
 use crate::listing::verify::Source;
 use crate::name::Name;
 use crate::sources::is_contents;
@@ -59,6 +60,14 @@ impl Pair {
             name,
             source: Source::Remote,
         })
+    }
+
+    /// Returns the path that a transfer offers for one of the source.
+    ///
+    /// # Errors
+    /// It is too long.
+    pub fn offered(&self, path: &Relative) -> Result<Relative, Fault> {
+        Relative::new(&self.name)?.append(path)
     }
 }
 

@@ -74,9 +74,14 @@ impl Session<'_> {
         if announced == computed {
             let was_in_repair = doubtful.pieces.is_some();
             let is_noted = doubtful.is_left && !incoming.is_stale;
+            let same = match doubtful.is_old {
+                true => incoming.target.blocks.range(id.block, 1).1,
+                false => 0,
+            };
             incoming.doubtful.remove(&id.block);
             incoming.digests[id.block as usize] = Some(computed);
             incoming.unverified -= 1;
+            self.present_before += same;
             if was_in_repair {
                 self.in_repair = self.in_repair.saturating_sub(1);
                 self.in_repair_max += 1;
@@ -96,6 +101,7 @@ impl Session<'_> {
         }
         *doubtful = Doubtful {
             pieces: Some(Vec::new()),
+            is_old: doubtful.is_old,
             ..Doubtful::default()
         };
         self.damaged.push_back(id);
@@ -175,6 +181,16 @@ impl Session<'_> {
             (doubtful.announced, doubtful.computed) = (digest, digest);
             return self.compare(id, outcome);
         }
+        if std::mem::take(&mut doubtful.is_old) {
+            if self.repairs + runs.len() > REPAIRS_MAX / 2 {
+                runs = vec![all_of(&runs)];
+            } else {
+                self.repairs += runs.len();
+            }
+            let bytes = self.sink.append_pieces(id, &runs)?;
+            self.present_before += pieces.len() - bytes;
+            return self.ask_pieces(id, runs);
+        }
         doubtful.attempts += 1;
         let (from, name) = (pieces.range(runs[0].first, 1).0, &target.shown);
         if doubtful.attempts > ATTEMPTS {
@@ -194,11 +210,13 @@ impl Session<'_> {
             return Err(too_much_damage());
         }
         self.repaired += self.sink.append_pieces(id, &runs)?;
-        self.link.send(&Message::Repair(Repair {
-            file: id.file,
-            block: id.block,
-            runs,
-        }))
+        self.ask_pieces(id, runs)
+    }
+
+    fn ask_pieces(&self, id: BlockId, runs: Vec<PieceRun>) -> Result<(), Fault> {
+        let BlockId { file, block } = id;
+        let repair = Repair { file, block, runs };
+        self.link.send(&Message::Repair(repair))
     }
 
     /// Requests a block that an earlier session left here and that differs from the source.
@@ -269,6 +287,16 @@ impl Session<'_> {
             self.job(Job::Publish { file })?;
         }
         Ok(())
+    }
+}
+
+/// Returns the run from the first piece of these runs to the last.
+fn all_of(runs: &[PieceRun]) -> PieceRun {
+    let end = runs.last().map_or(0, |run| run.first + run.count);
+    let first = runs.first().map_or(0, |run| run.first);
+    PieceRun {
+        first,
+        count: end - first,
     }
 }
 

@@ -9,6 +9,7 @@ use crate::report::Event;
 use crate::session::durable::Job;
 use crate::session::plan::Planned;
 use crate::session::sender::restarted;
+use crate::sink::BlockId;
 use crate::wire::{Confirm, FileRun, FileRuns, Message, RUNS_MAX, Run, Wants};
 
 /// Small files that were requested and are not written yet, bytes; they arrive in memory.
@@ -34,7 +35,23 @@ impl Session<'_> {
             let runs = runs.to_vec();
             self.link.send(&Message::Confirm(Confirm { runs }))?;
         }
+        for run in left {
+            self.take_old(run);
+        }
         Ok(())
+    }
+
+    /// Has the blocks of a run copied that the file which is replaced may have.
+    fn take_old(&self, run: Run) {
+        let Some(State::Blocks(blocks)) = self.files.get(&run.file).map(|file| &file.state) else {
+            return;
+        };
+        for block in run.first..run.first + run.count {
+            if blocks.doubtful.get(&block).is_some_and(|one| one.is_old) {
+                let file = run.file;
+                self.sink.take_old(BlockId { file, block });
+            }
+        }
     }
 
     /// Requests what waits while there is room: memory for small files, open files for the others.

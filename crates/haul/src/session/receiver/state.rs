@@ -34,6 +34,8 @@ pub(crate) struct Terms<'a> {
     pub(crate) binding: [u8; 32],
     /// Refuses entries that the request does not cover.
     pub(crate) allows: &'a (dyn Fn(&Entry) -> Result<(), Fault> + Sync),
+    /// Of what is no directory, only these are made as they are offered; others stay as they are.
+    pub(crate) only: Option<&'a HashSet<Relative>>,
     /// The sender changes nothing that exists.
     pub(crate) adds_only: bool,
     /// The rate that the sender is to keep, and the one that the request was sent with.
@@ -174,6 +176,8 @@ pub(super) struct Doubtful {
     pub(super) attempts: u8,
     /// An earlier session left it here, and the sender has not confirmed it yet.
     pub(super) is_left: bool,
+    /// It is taken from the file that is replaced, and it is not known yet what of it differs.
+    pub(super) is_old: bool,
 }
 
 impl Blockwise {
@@ -187,11 +191,18 @@ impl Blockwise {
             };
             (block, doubtful)
         };
+        let mut doubtful: HashMap<_, _> = verified.into_iter().map(left).collect();
+        for block in target.old_blocks() {
+            doubtful.entry(block).or_insert_with(|| Doubtful {
+                is_old: true,
+                ..Doubtful::default()
+            });
+        }
         Self {
             target,
             unverified: count,
             digests: vec![None; count as usize],
-            doubtful: verified.into_iter().map(left).collect(),
+            doubtful,
             is_stale: false,
             is_damaged: false,
             root: None,
@@ -202,11 +213,11 @@ impl Blockwise {
         }
     }
 
-    /// Returns the runs of blocks that an earlier session left here, or those that are missing.
-    pub(super) fn runs(&self, file: u32, are_left: bool) -> Vec<Run> {
+    /// Returns the runs of blocks that may be present, or those that are missing.
+    pub(super) fn runs(&self, file: u32, may_be_present: bool) -> Vec<Run> {
         let mut runs: Vec<Run> = Vec::new();
         for block in (0..u32::try_from(self.digests.len()).unwrap_or(u32::MAX))
-            .filter(|block| self.doubtful.contains_key(block) == are_left && !self.is_early)
+            .filter(|block| self.doubtful.contains_key(block) == may_be_present && !self.is_early)
         {
             match runs.last_mut() {
                 Some(run) if run.first + run.count == block => run.count += 1,
