@@ -49,6 +49,7 @@ is_there() {
     nginx-light) command -v nginx ;;
     nftables) command -v nft ;;
     perftest) command -v ib_write_bw ;;
+    python3-venv) python3 -c 'import ensurepip' ;;
     python3-prometheus-client) /usr/bin/python3 -c 'import prometheus_client' ;;
     qemu-system-x86) command -v qemu-system-x86_64 ;;
     redis-tools) command -v redis-benchmark ;;

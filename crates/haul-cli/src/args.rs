@@ -74,6 +74,9 @@ pub(crate) enum Command {
     Devices(Devices),
     /// Emulate a WAN on this machine: hosts, paths, a comparison of tools
     Lab(haul_lab::Args),
+    /// Show the values of options that configuration files, the environment and defaults give
+    #[command(subcommand)]
+    Config(Config),
     /// Print or install the completions of a shell
     Completions(Completions),
     /// Write the manual pages
@@ -175,6 +178,20 @@ haul moves files over long fat networks.
 
 haul help lists all commands; haul help COMMAND describes one.
 ";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Config {
+    /// Print each value and where it comes from: default, /etc/haul/config.toml,
+    /// ~/.config/haul/config.toml, environment or command line
+    Show(ConfigShow),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct ConfigShow {
+    /// A command, and options as it would have them [default: all commands that read the files]
+    #[arg(value_names = ["COMMAND", "OPTIONS"], trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) line: Vec<String>,
+}
 
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Completions {

@@ -1,7 +1,8 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may contain · `quantity`, `operand` and `timetable` the values
-//! in it · `command` one module for each verb · `device` RDMA devices · `interrupt` signals that
+//! in it · `config` files that preset
+//! options · `command` one module for each verb · `device` RDMA devices · `interrupt` signals that
 //! end a client · `provider` the RDMA devices · `trust` and `place` identities and where they are ·
 //! `output` progress, text and JSON. Text for people goes to stderr, results go to stdout.
 #![forbid(unsafe_code)]
@@ -10,11 +11,12 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use clap::Parser;
-use haul::fault::Code;
+use clap::{CommandFactory, FromArgMatches};
+use haul::fault::{Code, Fault};
 
 mod args;
 mod command;
+mod config;
 mod device;
 mod interrupt;
 mod operand;
@@ -30,7 +32,13 @@ fn main() -> ExitCode {
         eprint!("{}", args::FIRST_STEPS);
         return ExitCode::from(Code::Usage.exit());
     }
-    let args = args::Args::try_parse().unwrap_or_else(|error| args::explain(error).exit());
+    let (args, presets) = match read_args() {
+        Ok(read) => read,
+        Err(fault) => {
+            output::print_fault(&fault);
+            return ExitCode::from(fault.exit());
+        }
+    };
     // What a program finds under `haul run` is what it would find without.
     if !matches!(args.command, args::Command::Run(_)) {
         haul::raise_open_file_limit();
@@ -49,7 +57,7 @@ fn main() -> ExitCode {
         args::Command::Serve(serve) => command::serve::run(serve),
         args::Command::Receive(receive) => command::receive::run(&receive),
         args::Command::Key(key) => command::key::run(key),
-        args::Command::Agent(_) => command::agent::run(),
+        args::Command::Agent(_) => command::agent::run(&presets),
         args::Command::Bench(bench) => command::bench::run(bench),
         args::Command::Gateway(gateway) => command::gateway::run(gateway),
         args::Command::Profile(profile) => command::profile::run(&profile),
@@ -58,9 +66,35 @@ fn main() -> ExitCode {
         args::Command::Run(run) => command::run::run(run),
         args::Command::Devices(devices) => command::devices::run(devices),
         args::Command::Lab(lab) => command::lab::run(lab),
+        args::Command::Config(config) => command::config::run(&config, &presets),
         args::Command::Completions(completions) => command::completions::run(&completions),
         args::Command::Man(man) => command::completions::manual(&man),
     }
+}
+
+/// Reads the command line, with the values of the configuration files behind it.
+fn read_args() -> Result<(args::Args, config::Presets), Fault> {
+    let (presets, unread) = match config::Presets::read() {
+        Ok(presets) => (presets, None),
+        Err(fault) => (config::Presets::default(), Some(fault)),
+    };
+    let mut command = presets.preset(args::Args::command());
+    let mut matches = match command.try_get_matches_from_mut(std::env::args_os()) {
+        Ok(matches) => matches,
+        Err(error) => return Err(presets.blame(&error).unwrap_or_else(|| args::explain(error).exit())),
+    };
+    if let Some((name, of_command)) = matches.subcommand() {
+        config::note_given(of_command);
+        // The others start without: they mend it, or have nothing to do with it.
+        if let Some(fault) = unread.filter(|_| config::is_read_by(name)) {
+            return Err(fault);
+        }
+    }
+    let args = args::Args::from_arg_matches_mut(&mut matches);
+    Ok((
+        args.unwrap_or_else(|error| args::explain(error.format(&mut command)).exit()),
+        presets,
+    ))
 }
 
 /// Returns whether a command has private keys or codes in its memory.

@@ -40,6 +40,17 @@ pub(crate) fn config() -> Option<PathBuf> {
     base("XDG_CONFIG_HOME", ".config")
 }
 
+/// Returns the paths of the configuration files: this host's, then the user's, whose values have
+/// precedence; `HAUL_CONFIG` names another one in place of both.
+pub(crate) fn configurations() -> Vec<PathBuf> {
+    if let Some(file) = var_os("HAUL_CONFIG") {
+        return vec![file.into()];
+    }
+    let users = config().map(|config| config.join("haul/config.toml"));
+    let of_host = PathBuf::from("/etc/haul/config.toml");
+    std::iter::once(of_host).chain(users).collect()
+}
+
 /// Returns the path of the file in which deletions keep the file systems of their sources.
 pub(crate) fn sync() -> Option<PathBuf> {
     base("XDG_STATE_HOME", ".local/state").map(|state| state.join("haul/sync"))

@@ -254,6 +254,13 @@ pub(crate) struct Doctor {
     /// Also print the checks that passed
     #[arg(long)]
     pub(crate) all: bool,
+    /// Show the commands that change what costs throughput, and run them once the user has agreed;
+    /// as root. What they change lasts until the next boot, except limits
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) fix: bool,
+    /// Run them without asking
+    #[arg(long, requires = "fix")]
+    pub(crate) yes: bool,
     /// Print one JSON object to stdout instead
     #[arg(long)]
     pub(crate) json: bool,

@@ -1,9 +1,9 @@
 //! `haul doctor`.
 
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{BufRead as _, Write as _};
 use std::net::IpAddr;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::Arc;
 
 use haul::fault::{Code, Fault};
@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use super::fail;
 use super::transfer::ssh_settings;
 use crate::args::profile::Doctor;
+use crate::config::Presets;
 use crate::operand::{Remote, Way};
 use crate::output::{print_line, tell};
 use crate::place;
@@ -40,6 +41,7 @@ pub(crate) fn run(args: &Doctor) -> ExitCode {
     };
     let mut findings = examine(&Host::read(), &target);
     findings.extend(remembered());
+    findings.push(configuration());
     let warned = findings
         .iter()
         .any(|finding| finding.level == Level::Warning)
@@ -56,10 +58,93 @@ pub(crate) fn run(args: &Doctor) -> ExitCode {
                 .as_bytes(),
         );
     }
+    if args.fix {
+        return match fix(&findings, args.yes) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(fault) => fail(&fault),
+        };
+    }
     if warned {
         ExitCode::from(FOUND)
     } else {
         ExitCode::SUCCESS
+    }
+}
+
+/// Runs the lines that mend what was found, once the user agrees.
+fn fix(findings: &[Finding], is_agreed: bool) -> Result<(), Fault> {
+    let wanted = findings
+        .iter()
+        .filter(|finding| finding.level > Level::Unknown);
+    let lines: Vec<&str> = wanted
+        .filter_map(|finding| finding.fix.as_deref())
+        .collect();
+    if lines.is_empty() {
+        tell("there is nothing to change");
+        return Ok(());
+    }
+    tell("this changes:");
+    for line in &lines {
+        tell(&format!("  {line}"));
+    }
+    if !haul::is_root() {
+        let text = "only root may change these settings";
+        return Err(Fault::new(Code::Denied, text).hint("run it again with sudo"));
+    }
+    if !is_agreed && !agrees()? {
+        tell("nothing was changed");
+        return Ok(());
+    }
+    let mut failed = 0;
+    for line in &lines {
+        let ended = Command::new("sh")
+            .args(["-c", line])
+            .stdout(Stdio::null())
+            .status();
+        if !ended.is_ok_and(|status| status.success()) {
+            failed += 1;
+            tell(&format!("failed: {line}"));
+        }
+    }
+    if failed > 0 {
+        let text = format!("{failed} of {} commands failed", lines.len());
+        return Err(Fault::new(Code::Other, text)
+            .hint("their messages are above; in a container the host must run them"));
+    }
+    tell("done; 'haul doctor' checks again");
+    Ok(())
+}
+
+/// Asks at the terminal, or reads the answer from standard input.
+fn agrees() -> Result<bool, Fault> {
+    let mut stderr = std::io::stderr().lock();
+    // Without a prompt the answer can still be entered.
+    let _ = write!(stderr, "haul: run these commands? [y/N] ").and_then(|()| stderr.flush());
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Fault::file("cannot read the answer", &error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Which configuration files commands read.
+fn configuration() -> Finding {
+    let files = place::configurations()
+        .into_iter()
+        .filter(|file| file.exists());
+    let files = files.map(|file| format!("'{}'", printable(file.as_os_str().as_encoded_bytes())));
+    let files: Vec<_> = files.collect();
+    let (level, found) = match Presets::read() {
+        Err(fault) => (Level::Warning, fault.to_string()),
+        Ok(_) if files.is_empty() => (Level::Ok, "none".to_owned()),
+        Ok(_) => (Level::Ok, files.join(" and ")),
+    };
+    Finding {
+        check: "configuration".into(),
+        level,
+        found,
+        why: "files preset options; 'haul config show' prints each value and where it comes from"
+            .into(),
+        fix: None,
     }
 }
 

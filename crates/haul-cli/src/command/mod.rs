@@ -7,6 +7,7 @@ use haul::fault::Fault;
 pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod completions;
+pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod emulated;

@@ -9,6 +9,7 @@ use haul::report::count_of;
 use haul::server::{Config, EXPOSURE, Log, Root, Server};
 use haul_control::audit::{Audit, Entry};
 use haul_control::server::{self as control, Service};
+use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -40,6 +41,11 @@ fn serve(args: &Serve, server: Server) -> Result<(), Fault> {
         Some(address) => Some(metrics::open(address, &args.metrics_name, &server)?),
         None => None,
     };
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tell(&format!(
+            "warning: cannot notify the service manager: {error}"
+        ));
+    }
     server.run()
 }
 

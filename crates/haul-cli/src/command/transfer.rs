@@ -31,7 +31,7 @@ use crate::operand::{Remote, Way};
 use crate::output::Output;
 use crate::output::plan::PlanOutput;
 use crate::timetable::Bwlimit;
-use crate::{interrupt, place, trust};
+use crate::{config as presets, interrupt, place, trust};
 
 /// Sends files and trees.
 pub(crate) fn send(args: Send) -> ExitCode {
@@ -323,11 +323,11 @@ fn check(reach: &Reach<'_>, remote: &Remote) -> Result<(), Fault> {
     let is_server = matches!(remote.way, Way::Server { .. });
     let what = if is_server {
         return Ok(());
-    } else if !reach.through.gateway.is_empty() {
+    } else if presets::is_given("gateway") {
         "--gateway"
     } else if let Some(option) = reach.trust.given() {
         option
-    } else if reach.path.port.is_some() && std::env::var_os("HAUL_PORT").is_none() {
+    } else if presets::is_given("port") {
         "--port"
     } else {
         return Ok(());

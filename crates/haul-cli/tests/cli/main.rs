@@ -11,6 +11,7 @@ mod bench;
 #[path = "../common/mod.rs"]
 mod common;
 mod compare;
+mod config;
 mod damage;
 mod devices;
 mod errors;

@@ -264,28 +264,40 @@ fn the_manager_of_services_is_told_what_goes_on() {
 }
 
 #[test]
-fn the_unit_is_one_that_systemd_takes_and_is_hardened() {
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/haul-gateway.service");
+fn the_units_are_ones_that_systemd_takes_and_are_hardened() {
+    let packaging = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging");
     let analyze = |args: &[&str]| Command::new("systemd-analyze").args(args).output();
     if !analyze(&["--version"]).is_ok_and(|output| output.status.success()) {
         println!("SKIPPED: no systemd-analyze");
         return;
     }
-    // Where the program is installed is the packager's; here it is where it was built.
-    let content = std::fs::read_to_string(unit).unwrap();
-    assert!(content.contains("/usr/bin/haul "));
-    let dir = tempfile::tempdir().unwrap();
-    let unit = dir.path().join("haul-gateway.service");
-    std::fs::write(
-        &unit,
-        content.replace("/usr/bin/haul ", concat!(env!("CARGO_BIN_EXE_haul"), " ")),
-    )
-    .unwrap();
-    let verified = analyze(&["verify", &text(&unit)]).unwrap();
-    let said = String::from_utf8_lossy(&verified.stderr);
-    assert!(verified.status.success() && said.is_empty(), "{said}");
-    // Out of 100, where 0 is a service that can do nothing.
-    let judged = analyze(&["security", "--offline=yes", "--threshold=20", &text(&unit)]).unwrap();
-    let said = String::from_utf8_lossy(&judged.stdout);
-    assert!(judged.status.success(), "{said}");
+    for (name, drop_in) in [
+        ("haul-serve.service", None),
+        ("haul-gateway.service", None),
+        (
+            "haul-gateway.service",
+            Some("haul-gateway-transparent.conf"),
+        ),
+    ] {
+        // Where the program is installed is the packager's; here it is where it was built.
+        let content = std::fs::read_to_string(packaging.join(name)).unwrap();
+        assert!(content.contains("=/usr/bin/haul "));
+        let content = content.replace("/usr/bin/haul ", concat!(env!("CARGO_BIN_EXE_haul"), " "));
+        let dir = tempfile::tempdir().unwrap();
+        let unit = dir.path().join(name);
+        std::fs::write(&unit, content).unwrap();
+        if let Some(drop_in) = drop_in {
+            let folder = dir.path().join(format!("{name}.d"));
+            std::fs::create_dir(&folder).unwrap();
+            std::fs::copy(packaging.join(drop_in), folder.join(drop_in)).unwrap();
+        }
+        let verified = analyze(&["verify", &text(&unit)]).unwrap();
+        let said = String::from_utf8_lossy(&verified.stderr);
+        assert!(verified.status.success() && said.is_empty(), "{said}");
+        // Out of 100, where 0 is a service that can do nothing.
+        let judged = analyze(&["security", "--offline=yes", "--threshold=20", &text(&unit)]);
+        let judged = judged.unwrap();
+        let said = String::from_utf8_lossy(&judged.stdout);
+        assert!(judged.status.success(), "{said}");
+    }
 }
