@@ -5,7 +5,8 @@
  *   meet LOCAL PORT PEER PORT KIB    sends so much
  *
  * Both call haul_stream_rendezvous with the same addresses, the other way round, whichever begins
- * first. The peer may be any UDT4 program: tests/interop's udt_send and udt_recv print the same line.
+ * first. The peer may be any UDT4 program: udt_send and udt_recv of tests/interop print the same
+ * line.
  */
 #include "example.h"
 

@@ -306,8 +306,8 @@ fn a_source_rewritten_with_the_same_size_and_time_arrives_as_it_is() {
     }
 }
 
-/// A source on which every attribute lies: size, both times, inode and device are as before, and only
-/// reading shows that its content is not.
+/// A source on which every attribute lies: size, both times, inode and device are as before, and
+/// only reading shows that its content is not.
 #[test]
 fn a_source_whose_attributes_all_lie_arrives_as_it_is() {
     use std::os::unix::fs::{FileExt, MetadataExt};
