@@ -258,12 +258,12 @@ fn through_a_closed_port(gone: [Duration; 2], body: impl FnOnce(&Stream, &Stream
     paced.udt.config.control = haul_cc::Algorithm::Fixed(haul_cc::Rate::from_bps(20_000_000));
     let mut listener = Listener::bind(LOCAL, options(true, MIB)).unwrap();
     let far = listener.local_addr();
-    let listener = UdpSocket::bind(LOCAL).unwrap().local_addr().unwrap();
+    let relay_at = UdpSocket::bind(LOCAL).unwrap().local_addr().unwrap();
     let end = AtomicBool::new(false);
     thread::scope(|scope| {
-        let relaying = scope.spawn(|| relay(listener, far, gone, &end));
+        let relaying = scope.spawn(|| relay(relay_at, far, gone, &end));
         thread::sleep(Duration::from_millis(50));
-        let near = Stream::connect(listener, &paced).unwrap();
+        let near = Stream::connect(relay_at, &paced).unwrap();
         let far = loop {
             if let Some(far) = listener.accept().unwrap() {
                 break far;
