@@ -27,6 +27,7 @@ const POLICY: Policy = Policy {
     acls: false,
     setuid: false,
     update: false,
+    delta: false,
 };
 
 struct Silent;

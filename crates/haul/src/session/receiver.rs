@@ -444,7 +444,7 @@ impl Session<'_> {
             outcome.counts.offer(&entry);
             let may_open = self.targets.has_room();
             let planned = (self.terms.allows)(&entry).and_then(|()| {
-                if self.is_left(&entry) {
+                if self.is_unwanted(&entry) {
                     return Ok(Planned::Complete);
                 }
                 self.plan_link(&entry)
@@ -462,8 +462,8 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Returns whether this end does not want an entry.
-    fn is_left(&self, entry: &Entry) -> bool {
+    /// Returns whether this end leaves what an entry offers as it is here.
+    fn is_unwanted(&self, entry: &Entry) -> bool {
         let is_directory = matches!(entry.what, What::Directory);
         let only = self.terms.only.filter(|_| !is_directory);
         only.is_some_and(|only| !only.contains(&entry.path))
