@@ -13,6 +13,7 @@ use crate::cancel::Cancel;
 use crate::fault::{Code, Fault, plain};
 use crate::frame::{FRAME_MAX, Frame, GREETING_MAX, Greeting};
 use crate::identity::PeerIdentity;
+use crate::pending::Place;
 use crate::stream::Stream;
 use crate::trust::{ClientConfig, Rights, ServerConfig};
 use crate::{PROTOCOL, printable, tls};
@@ -22,7 +23,7 @@ const PIECE: usize = 16 << 10;
 /// Maximum bytes of a client's first TLS message.
 const HELLO_MAX: usize = 64 << 10;
 /// How long each part of a last answer may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub const FAREWELL: Duration = Duration::from_secs(1);
 /// First bytes of TLS records: a handshake message, an alert (RFC 8446 §5.1).
 const RECORDS: [[u8; 2]; 2] = [[22, 3], [21, 3]];
 
@@ -63,6 +64,9 @@ pub struct Connection {
     peer: PeerIdentity,
     pub(crate) deadline: Instant,
     pub(crate) is_greeted: bool,
+    /// An accepted connection is pending until its threads start: one that is refused, or that
+    /// waits for its turn, counts as well.
+    pub(crate) place: Option<Place>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -80,6 +84,8 @@ pub struct Hello {
     accepted: Accepted,
     name: String,
     deadline: Instant,
+    /// Its place among the pending ones of the port that accepted it.
+    pub(crate) place: Option<Place>,
 }
 
 impl std::fmt::Debug for Hello {
@@ -124,6 +130,7 @@ impl Hello {
                         accepted,
                         name: name.to_owned(),
                         deadline,
+                        place: None,
                     });
                 }
                 Ok(None) if total > HELLO_MAX => {
@@ -156,6 +163,7 @@ impl Hello {
             accepted,
             name,
             deadline,
+            place,
         } = self;
         let failed = |error: io::Error| Fault::connection(&error);
         let (chosen, mismatch) = match config.tls.choose(&accepted.client_hello()) {
@@ -175,7 +183,11 @@ impl Hello {
             Err(refused) => return Err(refuse(&stream, &name, deadline, refused)),
         };
         let mut this = Connection::over(stream, tls.into(), &name, "the client", deadline);
+        this.place = place;
         this.flush().map_err(failed)?;
+        if let Some(place) = &this.place {
+            place.wait_for_client();
+        }
         let mut piece = [0; PIECE];
         while this.tls.is_handshaking() {
             let got = this.stream.read(&mut piece, deadline).map_err(failed)?;
@@ -303,6 +315,7 @@ impl Connection {
             peer: PeerIdentity::Anonymous,
             deadline,
             is_greeted: false,
+            place: None,
         }
     }
 
@@ -407,7 +420,12 @@ impl Connection {
     /// Tells the peer why this end gives up, and ends this end's direction. Reads for a moment what
     /// the peer still sends: closing with unread data would discard the reason.
     pub fn refuse(&mut self, fault: &Fault) {
-        self.deadline = Instant::now() + FAREWELL;
+        self.refuse_within(fault, FAREWELL);
+    }
+
+    /// As [`refuse`](Self::refuse); each part of it takes at most `patience`.
+    pub fn refuse_within(&mut self, fault: &Fault, patience: Duration) {
+        self.deadline = Instant::now() + patience;
         let mut bytes = Vec::new();
         let sent = Frame::Fault(fault.clone())
             .write(&mut bytes)
@@ -418,7 +436,7 @@ impl Connection {
         self.tls.send_close_notify();
         let _ = self.flush();
         self.stream.finish();
-        let deadline = Instant::now() + FAREWELL;
+        let deadline = Instant::now() + patience;
         let mut piece = [0; PIECE];
         while self
             .stream

@@ -1,10 +1,10 @@
 //! The port that all services share: it tells connections apart, completes handshakes, and hands
 //! admitted clients to the service that they ask for.
 //!
-//! A connection is *pending* until its greeting has arrived, for at most ten seconds. Connections
-//! without a complete first message and those in their handshake are counted apart. If too many of
-//! one kind are pending, the oldest of the source that has most is closed: silent connections never
-//! keep out a client that sends.
+//! A connection is *pending* until a service takes it over; its handshake takes at most ten
+//! seconds. Connections without a complete first message and those in their handshake are counted
+//! apart. If too many of one kind are pending, the oldest of the source that has most is closed:
+//! silent and half-open connections never keep out a client that completes its handshake.
 
 use std::collections::HashMap;
 use std::io::{self, Read as _, Write as _};
@@ -12,6 +12,8 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
+
+use haul_io::file::Limits;
 
 use crate::SOFTWARE;
 use crate::audit::{Audit, Entry};
@@ -35,11 +37,9 @@ const REVIEW: Duration = Duration::from_secs(60);
 /// Minimum time between log lines about clients that are refused for other reasons than their
 /// identity: those cost an unknown client nothing.
 const QUIET: Duration = Duration::from_secs(60);
-/// Maximum number of pending connections of each kind.
+/// Maximum number of pending connections of each kind. Together they take at most half of the
+/// descriptors that the process may have.
 const PENDING_MAX: usize = 256;
-/// Maximum number of pending connections of sources with a penalty. They have places of their own:
-/// a flood of failing logins keeps out none of another source.
-const PENALIZED_MAX: usize = 128;
 /// Range of the peer timeout that a client may choose, milliseconds.
 const DEAD_AFTER: std::ops::RangeInclusive<u32> = 1_000..=600_000;
 
@@ -69,7 +69,7 @@ pub trait Service: Send + Sync {
 
 /// Takes a TCP connection whose first eight bytes are those of a data connection. Its deadline is
 /// that of the handshake.
-pub type TakeData = dyn Fn(TcpStream, Instant) + Send + Sync;
+pub type TakeData = dyn Fn(Arc<TcpStream>, Instant) + Send + Sync;
 
 /// Data connections that arrive at the port.
 pub struct Data {
@@ -87,10 +87,10 @@ pub struct Server {
     config: Mutex<ServerConfig>,
     services: Vec<Arc<dyn Service>>,
     data: Option<Data>,
-    silent: Pending,
-    greeting: Pending,
+    pending: Pending,
+    /// Those of sources with a penalty have places of their own, half as many: a flood of failing
+    /// logins keeps out none of another source.
     penalized: Pending,
-    penalized_greeting: Pending,
     penalties: Penalties,
     live: Mutex<Live>,
     is_draining: AtomicBool,
@@ -130,8 +130,7 @@ impl Drop for Served<'_> {
 impl std::fmt::Debug for Server {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Server")
-            .field("silent", &self.silent)
-            .field("greeting", &self.greeting)
+            .field("pending", &self.pending)
             .finish_non_exhaustive()
     }
 }
@@ -145,14 +144,15 @@ impl Server {
         data: Option<Data>,
         log: Log,
     ) -> Self {
+        let files = Limits::of_this_process().open_files;
+        let files = files.and_then(|files| usize::try_from(files).ok());
+        let pending_max = PENDING_MAX.min(files.unwrap_or(usize::MAX) / 4);
         Self {
             config: Mutex::new(config),
             services,
             data,
-            silent: Pending::new(PENDING_MAX),
-            greeting: Pending::new(PENDING_MAX),
-            penalized: Pending::new(PENALIZED_MAX),
-            penalized_greeting: Pending::new(PENALIZED_MAX),
+            pending: Pending::new(pending_max),
+            penalized: Pending::new(pending_max / 2),
             penalties: Penalties::default(),
             live: Mutex::default(),
             is_draining: AtomicBool::new(false),
@@ -243,7 +243,9 @@ impl Server {
         }
         loop {
             let Ok((stream, peer)) = listener.accept() else {
-                // No descriptor or memory, or the connection was reset: retry, not too fast.
+                // No descriptor or memory: retry, not too fast.
+                self.pending.make_room();
+                self.penalized.make_room();
                 std::thread::sleep(Duration::from_millis(20));
                 continue;
             };
@@ -254,10 +256,11 @@ impl Server {
     /// Serves a connection as if the port had accepted it. `peer` is its address in the log, or how
     /// else it is connected.
     pub fn take(self: &Arc<Self>, stream: TcpStream, peer: String) {
+        let stream = Arc::new(stream);
         let place = match self.penalty(&peer) {
             // Others must not wait for one that has a penalty.
             Some(_) => self.penalized.try_enter(&stream),
-            None => Some(self.silent.enter(&stream)),
+            None => Some(self.pending.enter(&stream)),
         };
         let Some(place) = place else { return };
         let server = Arc::clone(self);
@@ -269,7 +272,7 @@ impl Server {
         });
     }
 
-    fn tell_apart(&self, stream: TcpStream, peer: &str, deadline: Instant, place: Place) {
+    fn tell_apart(&self, stream: Arc<TcpStream>, peer: &str, deadline: Instant, place: Place) {
         let mut first = [0; FIRST];
         if read(&stream, &mut first, deadline).is_err() {
             return;
@@ -386,18 +389,15 @@ impl Server {
         place: Option<Place>,
     ) -> Result<(&Arc<dyn Service>, Client), Fault> {
         let peer = format!("the client at {name}");
-        let hello = Hello::read(stream, first, &peer, deadline)?;
-        let tcp = hello.stream().as_tcp();
-        let entered = match (tcp, self.penalty(name)) {
-            (Some(tcp), Some(_)) => self.penalized_greeting.try_enter(tcp),
-            (Some(tcp), None) => Some(self.greeting.enter(tcp)),
-            (None, _) => None,
-        };
-        if tcp.is_some() && entered.is_none() {
-            let text = "too many clients with a penalty are in their handshake";
-            return Err(Fault::new(Code::NotHaul, text));
+        let mut hello = Hello::read(stream, first, &peer, deadline)?;
+        if hello.stream().has_hung_up() {
+            // A flood that is over costs no more signatures.
+            return Err(Fault::new(Code::PeerGone, "the client has disconnected"));
         }
-        drop(place);
+        if let Some(place) = &place {
+            place.advance();
+        }
+        hello.place = place;
         let config = lock(&self.config).clone();
         let (mut connection, rights) = hello.complete(&config)?;
         connection.greet(

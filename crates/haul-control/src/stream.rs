@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_io::{notify, tcp};
@@ -27,7 +27,7 @@ pub struct Stream {
 
 #[derive(Debug)]
 enum Ends {
-    Tcp(TcpStream),
+    Tcp(Arc<TcpStream>),
     Pipes {
         input: File,
         /// `None` once this end writes no more.
@@ -40,7 +40,8 @@ impl Stream {
     ///
     /// # Errors
     /// That of `fcntl(2)` or `setsockopt(2)`.
-    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub fn tcp(stream: impl Into<Arc<TcpStream>>) -> io::Result<Self> {
+        let stream = stream.into();
         stream.set_nonblocking(true)?;
         tcp::send_at_once(&stream)?;
         Ok(Self::over(Ends::Tcp(stream)))
@@ -65,7 +66,7 @@ impl Stream {
 
     /// Returns the TCP connection, if it is one.
     #[must_use]
-    pub const fn as_tcp(&self) -> Option<&TcpStream> {
+    pub fn as_tcp(&self) -> Option<&TcpStream> {
         match &self.ends {
             Ends::Tcp(stream) => Some(stream),
             Ends::Pipes { .. } => None,
@@ -104,7 +105,7 @@ impl Stream {
                 notify::wait_readable([self.input()], Some(timeout))
             })?;
             let read = match &self.ends {
-                Ends::Tcp(stream) => (&mut &*stream).read(bytes),
+                Ends::Tcp(stream) => (&mut &**stream).read(bytes),
                 Ends::Pipes { input, .. } => (&mut &*input).read(bytes),
             };
             match read {
@@ -121,7 +122,7 @@ impl Stream {
                 Ends::Tcp(stream) => {
                     let writable = |timeout| notify::wait_writable([stream.as_fd()], Some(timeout));
                     self.wait(deadline, writable)?;
-                    (&mut &*stream).write(bytes)
+                    (&mut &**stream).write(bytes)
                 }
                 Ends::Pipes { output, .. } => {
                     let guard = lock(output);

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use haul_control::audit::Audit;
@@ -118,6 +119,7 @@ impl Server {
             read_only: config.read_only,
             acceptors: Arc::clone(&acceptors),
             table: Table::new(config.sessions_max),
+            refusals: AtomicUsize::new(0),
             counters: Counters::default(),
             audit: config.audit.clone().unwrap_or_else(|| {
                 let log = Arc::clone(&log);
@@ -273,10 +275,12 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Fault> {
 /// Returns what takes a TCP connection that carries data.
 fn take_data(acceptors: &Arc<Acceptors>) -> Box<control::TakeData> {
     let acceptors = Arc::clone(acceptors);
-    Box::new(move |stream: TcpStream, deadline| {
+    Box::new(move |stream: Arc<TcpStream>, deadline| {
         let mut rest = [0; STREAM_HEADER_REST];
         if control::read(&stream, &mut rest, deadline).is_ok()
             && let Some((ticket, index)) = parse_stream_header(rest)
+            // Unless it is being closed for others.
+            && let Some(stream) = Arc::into_inner(stream)
         {
             acceptors.tcp.deliver(ticket, index, stream, deadline);
         }

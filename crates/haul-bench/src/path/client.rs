@@ -148,16 +148,17 @@ fn connect(
         Message::Connected => Ok(()),
         other => Err(other.misplaced()),
     };
+    let limits = (config.connect_timeout, config.dead_after);
     match plan.engine {
         Engine::Tcp => {
             let server = SocketAddr::new(peer.ip(), port()?);
-            let streams = tcp::Tcp::connect(plan, server, ticket, config.connect_timeout)?;
+            let streams = tcp::Tcp::connect(plan, server, ticket, limits)?;
             open()?;
             Ok(Box::new(streams))
         }
         Engine::Udt => {
             let server = SocketAddr::new(peer.ip(), port()?);
-            let streams = udt::Udt::connect(plan, server, ticket, config.connect_timeout)?;
+            let streams = udt::Udt::connect(plan, server, ticket, limits)?;
             open()?;
             Ok(Box::new(streams))
         }

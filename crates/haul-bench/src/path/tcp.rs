@@ -22,7 +22,7 @@ use super::tally::Budget;
 
 /// Ticket and number of the stream, in front of everything else.
 const HEADER: usize = 10;
-/// A connection whose peer acknowledges nothing for this long is dead.
+/// For the server, a connection whose peer acknowledges nothing for this long is dead.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A client sends at once which stream a connection is. Other connections are closed after this.
 const INTRODUCTION: Duration = Duration::from_secs(2);
@@ -42,12 +42,12 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
-    /// The client's side.
+    /// The client's side. Its limits: until the connections are open, and without acknowledgements.
     pub(crate) fn connect(
         plan: &Plan,
         server: SocketAddr,
         ticket: u64,
-        timeout: Duration,
+        (timeout, dead_after): (Duration, Duration),
     ) -> Result<Self, Fault> {
         let connect = |index: u16| -> io::Result<TcpStream> {
             let stream = match plan.buffer {
@@ -66,7 +66,7 @@ impl Tcp {
             Fault::new(Code::Unreachable, text)
                 .hint("is that port let through? 'haul bench serve --data-port' sets that port")
         })?;
-        Self::new(plan, streams)
+        Self::new(plan, streams, dead_after)
     }
 
     /// The server's side: waits for all streams. Connections without the ticket are dropped.
@@ -114,12 +114,13 @@ impl Tcp {
                 }
             }
         }
-        Self::new(plan, streams.into_iter().flatten().collect())
+        let streams = streams.into_iter().flatten().collect();
+        Self::new(plan, streams, DEAD_AFTER)
     }
 
-    fn new(plan: &Plan, streams: Vec<TcpStream>) -> Result<Self, Fault> {
+    fn new(plan: &Plan, streams: Vec<TcpStream>, dead_after: Duration) -> Result<Self, Fault> {
         for stream in &streams {
-            configure(plan, stream).map_err(|error| match &plan.congestion {
+            configure(plan, stream, dead_after).map_err(|error| match &plan.congestion {
                 Some(name) if error.kind() == io::ErrorKind::NotFound => {
                     let name = haul::printable(name.as_bytes());
                     let text = format!("the kernel has no congestion control '{name}'");
@@ -210,9 +211,9 @@ impl Silent {
     }
 }
 
-fn configure(plan: &Plan, stream: &TcpStream) -> io::Result<()> {
+fn configure(plan: &Plan, stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    tcp::detect_dead_peer(stream, DEAD_AFTER)?;
+    tcp::detect_dead_peer(stream, dead_after)?;
     if let Some(name) = &plan.congestion {
         tcp::set_congestion(stream, name)?;
     }
@@ -510,7 +511,7 @@ mod tests {
             .collect();
         let timeout = Duration::from_secs(60);
         std::thread::scope(|scope| {
-            let client = scope.spawn(|| Tcp::connect(&plan, address, 7, timeout));
+            let client = scope.spawn(|| Tcp::connect(&plan, address, 7, (timeout, timeout)));
             let patience = Patience::new(&far, timeout);
             Tcp::accept(&plan, &listener, 7, &patience).unwrap();
             client.join().unwrap().unwrap();

@@ -34,19 +34,21 @@ pub(crate) struct Udt {
 }
 
 impl Udt {
-    /// The client's side.
+    /// The client's side. Its limits: until the connections are open, and without acknowledgements.
     pub(crate) fn connect(
         plan: &Plan,
         server: SocketAddr,
         ticket: u64,
-        timeout: Duration,
+        (timeout, dead_after): (Duration, Duration),
     ) -> Result<Self, Fault> {
         let any: IpAddr = match server {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let mut options = options(plan);
-        options.config.connect_timeout_ns = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        options.config.connect_timeout_ns = ns(timeout);
+        options.config.idle_timeout_ns = ns(dead_after);
         let connect = |index| {
             let own = identity(ticket, index);
             Connecting::begin(SocketAddr::new(any, 0), server, own, &options)?.finish()

@@ -3,6 +3,11 @@ use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::time::{Duration, Instant};
 
+use haul_control::connection::Connection;
+use haul_control::frame::Greeting;
+use haul_control::stream::Stream;
+use haul_control::trust::ClientConfig;
+
 use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text, wait_until};
 
 #[test]
@@ -270,4 +275,49 @@ fn one_first_flight_replayed_many_times_takes_bounded_threads_and_keeps_nobody_o
     let left = server.threads();
     // One of them runs, and its channel waits to be opened.
     assert!(left <= before + 8, "{left} threads are left of {most}");
+}
+
+#[test]
+fn many_clients_of_one_transfer_take_bounded_threads_and_keep_nobody_out() {
+    const CLIENTS: usize = 300;
+    const SESSIONS: u64 = 8;
+    let place = Place::new();
+    let flags = ["--max-sessions", &SESSIONS.to_string()];
+    let server = Server::start(&place.server(""), "127.0.0.1:0", &flags);
+    // All threads that serve nobody have started.
+    make_file(&place.client("first"), 10, 1);
+    haul(["send", &text(&place.client("first")), &server.at("")]).ok();
+    let before = (server.threads(), server.open_files() as u64);
+    let config = ClientConfig::insecure().unwrap();
+    let greeting = Greeting {
+        software: "test".into(),
+        service: "files/7".into(),
+        features: 0,
+        dead_after_ms: 20_000,
+        task: [7; 16],
+    };
+    let mut most = before;
+    let clients: Vec<Connection> = (0..CLIENTS)
+        .map(|_| {
+            let stream = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(10);
+            let stream = Stream::tcp(stream).unwrap();
+            let mut client = Connection::client(stream, &config, "server", deadline).unwrap();
+            client.greet(&greeting, &[]).unwrap();
+            most.0 = most.0.max(server.threads());
+            most.1 = most.1.max(server.open_files() as u64);
+            client
+        })
+        .collect();
+    let content = make_file(&place.client("a"), MIB, 1);
+    haul(["send", &text(&place.client("a")), &server.at("")]).ok();
+    assert!(read_file(&place.server("a")) == content);
+    drop(clients);
+    std::thread::sleep(Duration::from_secs(1));
+    let left = (server.threads(), server.open_files() as u64);
+    println!("threads and descriptors: {before:?}, at most {most:?}, {left:?} left");
+    // A few for each session, and for as many clients as are being refused at leisure.
+    assert!(most.0 < before.0 + 4 * SESSIONS, "{most:?}");
+    assert!(most.1 < before.1 + 4 * SESSIONS, "{most:?}");
+    assert!(left.0 <= before.0 && left.1 <= before.1, "{left:?}");
 }

@@ -12,12 +12,16 @@ use std::time::{Duration, Instant};
 
 use host::{Host, is_ok};
 
-use crate::support::{MIB, Place, Server, haul, make_file, read_file, start, text};
+use crate::support::{
+    Ended, MIB, Place, Server, haul, make_file, read_file, start, text, wait_until,
+};
 
 /// Where the far host listens.
 const ADDRESSES: [&str; 2] = ["10.9.2.1", "[fd09:2::1]"];
 /// No transfer here takes longer, with time for a loaded machine.
 const LIMIT: Duration = Duration::from_secs(20);
+/// That of the benches here.
+const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[test]
 fn a_narrow_path_carries_transfers_with_icmp_and_without() {
@@ -53,12 +57,86 @@ fn across_a_router() {
     network.jumbo();
 }
 
+#[test]
+fn what_is_in_flight_goes_on_where_the_path_narrows() {
+    own_network::run_ignored("narrow::while_the_path_narrows", "true");
+}
+
+#[test]
+#[ignore = "needs a namespace of its own; started by what_is_in_flight_goes_on_where_the_path_narrows"]
+fn while_the_path_narrows() {
+    let Some(network) = Network::make() else {
+        println!("SKIPPED: `ip`, `nft`, `nsenter` or the right to use them is missing");
+        return;
+    };
+    let [old, new] = ADDRESSES;
+    for (case, address, filter) in [
+        ("ICMP works", new, Filter::Nothing),
+        ("ICMP filtered", old, Filter::Icmp),
+    ] {
+        network.late_get(&format!("get, {case}"), address, filter);
+        network.late_bench(&format!("bench, {case}"), address, filter);
+        network.late_rdma(&format!("RDMA, {case}"), address, filter);
+    }
+}
+
+#[test]
+fn a_bench_whose_datagrams_all_vanish_ends_with_its_peer_timeout() {
+    own_network::run_ignored("narrow::where_the_path_loses_all_datagrams", "true");
+}
+
+#[test]
+#[ignore = "needs a namespace of its own; started by a_bench_whose_datagrams_all_vanish_ends_with_its_peer_timeout"]
+fn where_the_path_loses_all_datagrams() {
+    let Some(network) = Network::make() else {
+        println!("SKIPPED: `ip`, `nft`, `nsenter` or the right to use them is missing");
+        return;
+    };
+    network.lose_datagrams();
+}
+
 /// What the network keeps from the ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Filter {
     Nothing,
     Icmp,
     IcmpAndFragments,
+}
+
+/// Memory to memory, a fixed number of bytes.
+fn bench_args<'a>(to: &'a str, bytes: &'a str) -> [&'a str; 9] {
+    let flags = [
+        "--engine=udt",
+        "--rate=40Mbit",
+        "--peer-timeout=5s",
+        "--json",
+    ];
+    let [engine, rate, timeout, json] = flags;
+    [
+        "bench", "run", to, engine, rate, timeout, json, "--bytes", bytes,
+    ]
+}
+
+/// RDMA Writes of 64 KiB.
+fn rdma_args<'a>(to: &'a str, count: &'a str) -> [&'a str; 9] {
+    let flags = [
+        "--channel=udt",
+        "--max-rate=40Mbit",
+        "--peer-timeout=5s",
+        "--json",
+    ];
+    let [channel, rate, timeout, json] = flags;
+    [
+        "bench",
+        "rdma",
+        to,
+        channel,
+        rate,
+        timeout,
+        json,
+        "--iterations",
+        count,
+    ]
 }
 
 struct Network {
@@ -238,6 +316,91 @@ impl Network {
         }
     }
 
+    /// Starts a client, and once a MiB has passed changes what the router does; returns how the
+    /// client ended, and how long after the change.
+    fn midway(&self, case: &str, args: &[&str], change: &str) -> (Ended, Duration) {
+        let before = self.moved();
+        let mut client = start(args);
+        wait_until("a MiB to pass", || self.moved() > before + (1 << 20));
+        assert!(client.is_running(), "{case}");
+        assert!(self.router.run(change));
+        let changed = Instant::now();
+        let ended = client.end();
+        let took = changed.elapsed();
+        println!("{case}: ended {:.2} s after the change", took.as_secs_f64());
+        (ended, took)
+    }
+
+    /// As [`midway`](Self::midway), where the path becomes narrow and the client must get through.
+    fn narrowed(&self, case: &str, args: &[&str]) -> Ended {
+        let change = "ip link set left mtu 1300; ip link set right mtu 1300";
+        let (ended, took) = self.midway(case, args, change);
+        assert!(took < LIMIT, "{case}: {took:?}");
+        ended.ok()
+    }
+
+    fn late_get(&self, case: &str, address: &str, filter: Filter) {
+        self.set((1_500, 1_500), filter);
+        let place = Place::new();
+        let server = self.serve(&["serve", &text(&place.server(""))], address);
+        let content = make_file(&place.server("a"), 4 * MIB, 1);
+        let (from, into) = (server.at_address(address, "a"), text(&place.client("")));
+        let flags = ["--json-stream", "--rate=40Mbit", "--peer-timeout=5s"];
+        let args = ["get", &from, &into].into_iter().chain(flags);
+        let ended = self.narrowed(case, &args.collect::<Vec<_>>());
+        assert!(read_file(&place.client("a")) == content, "{case}");
+        assert!(!ended.stdout.contains("retry"), "{case}: {}", ended.stdout);
+    }
+
+    fn late_bench(&self, case: &str, address: &str, filter: Filter) {
+        self.set((1_500, 1_500), filter);
+        let server = self.serve(&["bench", "serve"], address);
+        let to = format!("{address}:{}", server.port);
+        let args = bench_args(&to, "4MiB");
+        let ended = self.narrowed(case, &args);
+        let moved = ended.json()["runs"][0]["bytes"].as_u64();
+        assert_eq!(moved, Some(4 << 20), "{case}");
+    }
+
+    fn late_rdma(&self, case: &str, address: &str, filter: Filter) {
+        self.set((1_500, 1_500), filter);
+        let server = self.serve(&["bench", "rdma", "serve", "--channel=udt"], address);
+        let to = format!("{address}:{}", server.port);
+        let ended = self.narrowed(case, &rdma_args(&to, "25"));
+        let moved = &ended.json()["rows"][0]["bandwidth"]["iterations"];
+        assert_eq!(*moved, 25, "{case}");
+    }
+
+    /// Nothing of UDP passes from some moment on, and all of TCP.
+    fn lose_datagrams(&self) {
+        let address = ADDRESSES[0];
+        self.set((1_500, 1_500), Filter::Nothing);
+        assert!(
+            self.router.run(
+                "nft 'add chain inet filter through { type filter hook forward priority 0; }'"
+            )
+        );
+        let lose = "nft add rule inet filter through meta l4proto udp drop";
+        let serve: [&[&str]; 2] = [
+            &["bench", "serve"],
+            &["bench", "rdma", "serve", "--channel=udt"],
+        ];
+        for (serve, case) in serve.into_iter().zip(["bench", "RDMA"]) {
+            let server = self.serve(serve, address);
+            let to = format!("{address}:{}", server.port);
+            let args = match case {
+                "bench" => bench_args(&to, "1GiB"),
+                _ => rdma_args(&to, "10000"),
+            };
+            let (ended, took) = self.midway(case, &args, lose);
+            println!("{case}: {}", ended.stderr);
+            ended.failed_somehow("");
+            assert!(took > PEER_TIMEOUT * 4 / 5, "{case}: {took:?}");
+            assert!(took < PEER_TIMEOUT * 2, "{case}: {took:?}");
+            assert!(self.router.run("nft flush chain inet filter through"));
+        }
+    }
+
     /// Long packets where all links carry them, and short ones where the one behind the router does
     /// not.
     fn jumbo(&self) {
@@ -264,10 +427,22 @@ impl Network {
 
     /// Bytes and packets that have come to the far host, each packet as long as it was on the wire.
     fn received(&self) -> (u64, u64) {
+        let counts = self.counts();
+        (counts[0], counts[1])
+    }
+
+    /// Bytes that have come to the far host or left it.
+    fn moved(&self) -> u64 {
+        let counts = self.counts();
+        counts[0] + counts[8]
+    }
+
+    /// The counts of the far host's device in `/proc/net/dev`.
+    fn counts(&self) -> Vec<u64> {
         let output = self.far.command("cat").arg("/proc/net/dev").output();
         let text = String::from_utf8(output.unwrap().stdout).unwrap();
-        let counts = text.split("far:").nth(1).unwrap().split_whitespace();
-        let mut counts = counts.map(|count| count.parse().unwrap());
-        (counts.next().unwrap(), counts.next().unwrap())
+        let line = text.split("far:").nth(1).unwrap().lines().next().unwrap();
+        let counts = line.split_whitespace().map(|count| count.parse().unwrap());
+        counts.collect()
     }
 }

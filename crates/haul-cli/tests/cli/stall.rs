@@ -109,14 +109,23 @@ fn a_send_whose_data_vanishes_ends_with_the_limits_though_small_packets_pass() {
     send_through(600);
 }
 
-#[test]
-fn a_get_whose_data_vanishes_ends_with_the_limits_though_small_packets_pass() {
+fn get_through(longest: usize) {
     let place = Place::new();
     let server = place.serve();
-    let port = relay(server.port, 3 * MIB, 600);
+    let port = relay(server.port, 3 * MIB, longest);
     make_file(&place.server("a"), 16 * MIB, 1);
     let from = format!("haul://127.0.0.1:{port}/a");
     ends_in_time(&from, &text(&place.client("")), "get");
+}
+
+#[test]
+fn a_get_whose_datagrams_all_vanish_ends_with_the_limits() {
+    get_through(0);
+}
+
+#[test]
+fn a_get_whose_data_vanishes_ends_with_the_limits_though_small_packets_pass() {
+    get_through(600);
 }
 
 #[test]

@@ -1,10 +1,11 @@
 //! What all services of a server share: what is served, the clients' places, the counts, the audit.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use haul_control::audit::{Audit, Entry};
-use haul_control::connection::Connection;
+use haul_control::connection::{Connection, FAREWELL};
 use haul_control::frame::TaskId;
 use haul_control::server::Log;
 use haul_control::trust::Rights;
@@ -15,12 +16,17 @@ use super::table::{SessionSlot, Table};
 use crate::channel::Acceptors;
 use crate::fault::Fault;
 
+/// How long a refusal takes at most while as many others take their time as sessions may run.
+const BRIEF: Duration = Duration::from_millis(50);
+
 /// The state of a server.
 pub(super) struct Shared {
     pub(super) root: Place,
     pub(super) read_only: bool,
     pub(super) acceptors: Arc<Acceptors>,
     pub(super) table: Table,
+    /// Clients that are being told why they get no place.
+    pub(super) refusals: AtomicUsize,
     pub(super) counters: Counters,
     pub(super) log: Log,
     pub(super) audit: Audit,
@@ -61,7 +67,10 @@ impl Shared {
             Err(fault) => {
                 self.counters.refuse();
                 (self.log)(&format!("{peer}: refused: {fault}"));
-                connection.refuse(&fault);
+                let others = self.refusals.fetch_add(1, Ordering::AcqRel);
+                let is_calm = others < self.table.max();
+                connection.refuse_within(&fault, if is_calm { FAREWELL } else { BRIEF });
+                self.refusals.fetch_sub(1, Ordering::AcqRel);
                 None
             }
         }
