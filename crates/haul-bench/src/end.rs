@@ -148,8 +148,10 @@ impl End {
                     )
                 })?,
             };
-            let address = qp.bind(SocketAddr::new(ip, port)).map_err(verb)?;
-            self.bound.push(address);
+            let address = SocketAddr::new(ip, port);
+            let bound = qp.bind(address);
+            self.bound
+                .push(bound.map_err(|error| cannot_listen(address, error))?);
         }
         Ok(())
     }
@@ -235,7 +237,7 @@ impl End {
         let backlog = self.plan.qps.clamp(16, 1024);
         self.context
             .listen(address, &self.events, backlog)
-            .map_err(verb)
+            .map_err(|error| cannot_listen(address, error))
     }
 
     /// Accepts a connection for each queue pair; connections without the ticket are refused.
@@ -542,6 +544,14 @@ fn check_limits(plan: &Plan, device: &DeviceAttributes) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+fn cannot_listen(address: SocketAddr, error: haul_verbs::Error) -> Fault {
+    let fault = verb(error);
+    Fault {
+        text: format!("cannot listen on {address}: {}", fault.text),
+        ..fault
+    }
 }
 
 #[cfg(test)]

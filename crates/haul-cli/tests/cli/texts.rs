@@ -243,6 +243,30 @@ fn a_data_channel_of_a_gateway_names_the_address_that_is_in_use() {
 }
 
 #[test]
+fn a_data_channel_of_a_bench_names_the_address_that_is_in_use() {
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    for (flags, taken) in [
+        (&[][..], tcp.local_addr().unwrap()),
+        (&["--qp", "ud"], udp.local_addr().unwrap()),
+    ] {
+        let port = taken.port().to_string();
+        let serve = [
+            "bench",
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--data-port",
+            &port,
+        ];
+        let server = Server::spawn(serve);
+        let at = format!("127.0.0.1:{}", server.port);
+        let ended = haul(["bench", "rdma", &at, "--size=64"].iter().chain(flags));
+        ended.failed_somehow(&format!("cannot listen on {taken}: "));
+    }
+}
+
+#[test]
 fn a_deletion_that_is_forbidden_is_refused_before_anything_moves() {
     let place = Place::new();
     std::fs::create_dir(place.client("t")).unwrap();
