@@ -370,6 +370,18 @@ fn a_source_whose_attributes_all_lie_arrives_as_it_is() {
             assert!(read_file(&arrived) == content, "{context}");
             let moved = ended.json()["moved_bytes"].as_u64().unwrap();
             assert!(moved < content.len() as u64, "{context}");
+            if !flags.contains(&"--recheck") {
+                continue;
+            }
+            // Of a file that is complete as well.
+            std::fs::write(&source, vec![0x33; content.len()]).unwrap();
+            set_time(&source, 1_700_000_000, 5);
+            assert_eq!(attributes(), before);
+            haul(args.iter().chain(flags)).ok();
+            assert!(
+                read_file(&arrived) == vec![0x33; content.len()],
+                "{context}"
+            );
         }
     }
 }
