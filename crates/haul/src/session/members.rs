@@ -13,7 +13,10 @@ use crate::fs::path::Relative;
 use crate::fs::tree::Tree;
 use crate::wire::Policy;
 
-/// Members that become durable together …
+/// Members that become durable together at first, so that the first files soon have their names;
+/// then twice as many each time …
+const TOGETHER_FIRST: usize = 64;
+/// … up to this …
 const TOGETHER: usize = 4096;
 /// … and their bytes.
 const TOGETHER_BYTES: u64 = 64 << 20;
@@ -35,6 +38,8 @@ pub(super) struct Members<'a> {
     /// What failed.
     others: Vec<Ended>,
     bytes: u64,
+    /// How many members make it full.
+    together: usize,
     /// Content that has left memory, bytes.
     written: &'a AtomicU64,
     lost: Lost,
@@ -49,6 +54,7 @@ impl<'a> Members<'a> {
             files: Vec::new(),
             others: Vec::new(),
             bytes: 0,
+            together: TOGETHER_FIRST,
             written,
             lost: Lost::default(),
         }
@@ -59,7 +65,7 @@ impl<'a> Members<'a> {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.files.len() + self.others.len() >= TOGETHER || self.bytes >= TOGETHER_BYTES
+        self.files.len() + self.others.len() >= self.together || self.bytes >= TOGETHER_BYTES
     }
 
     /// Adds what a file lost that is not of the batch.
@@ -135,6 +141,7 @@ impl<'a> Members<'a> {
     /// Makes what waits durable and gives it its names, unless `stop` is set; returns what ended.
     pub(super) fn flush(&mut self, stop: &AtomicBool) -> Vec<Ended> {
         self.bytes = 0;
+        self.together = (2 * self.together).min(TOGETHER);
         let new = Batch::new(self.tree, self.policy.durable, self.policy.replace);
         let batch = std::mem::replace(&mut self.batch, new);
         let files = std::mem::take(&mut self.files);
