@@ -316,9 +316,9 @@ impl Session<'_> {
                 Ok(())
             }
             Message::Commit(commit) => {
-                if let Some(Incoming { entry, state }) = self.files.get_mut(&commit.file)
-                    && let State::Waiting(early) = state
-                    && entry.is_blank()
+                if let Some(incoming) = self.files.get_mut(&commit.file)
+                    && let State::Waiting(early) = &mut incoming.state
+                    && incoming.entry.is_blank()
                 {
                     *early = Some(commit);
                     return Ok(());
@@ -551,7 +551,7 @@ impl Session<'_> {
             _ => {}
         }
         self.weight += entry.weight();
-        self.files.insert(file, Incoming { entry, state });
+        self.files.insert(file, Box::new(Incoming { entry, state }));
         Ok(false)
     }
 
@@ -573,10 +573,11 @@ impl Session<'_> {
 
     /// Returns the entries whose storage is not reserved.
     fn files_left(&self) -> plan::Left {
-        let waiting = |incoming: &&Incoming| !matches!(incoming.state, State::Blocks(_));
         let mut left = plan::Left::default();
-        for incoming in self.files.values().filter(waiting) {
-            left.add(&incoming.entry);
+        for incoming in self.files.values() {
+            if !matches!(incoming.state, State::Blocks(_)) {
+                left.add(&incoming.entry);
+            }
         }
         left
     }
@@ -652,7 +653,7 @@ impl Session<'_> {
 
     /// Forgets an entry that is finished.
     fn remove(&mut self, file: u32) -> Option<Incoming> {
-        let incoming = self.files.remove(&file)?;
+        let incoming = *self.files.remove(&file)?;
         self.weight -= incoming.entry.weight();
         self.paths.remove(&incoming.entry.path);
         if let State::Blocks(blocks) = &incoming.state {

@@ -259,9 +259,10 @@ impl Session<'_> {
     /// Makes a file durable once all its blocks are verified, and publishes it once the sender has
     /// committed all its requested runs.
     pub(super) fn publish_if_due(&mut self, file: u32) -> Result<(), Fault> {
-        let Some(Incoming { entry, state }) = self.files.get_mut(&file) else {
+        let Some(incoming) = self.files.get_mut(&file) else {
             return Ok(());
         };
+        let Incoming { entry, state } = &mut **incoming;
         let State::Blocks(incoming) = state else {
             return Ok(());
         };

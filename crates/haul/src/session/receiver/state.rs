@@ -66,8 +66,8 @@ pub(super) struct Session<'a> {
     pub(super) targets: &'a Targets,
     pub(super) jobs: Sender<Job>,
     pub(super) meter: Meter,
-    /// Entries that are not finished.
-    pub(super) files: HashMap<u32, Incoming>,
+    /// Entries that are not finished; boxed, because the table becomes twice as large as they are.
+    pub(super) files: HashMap<u32, Box<Incoming>>,
     /// Their paths.
     pub(super) paths: HashSet<Relative>,
     /// [`Entry::weight`] of these entries together.
