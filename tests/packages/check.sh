@@ -42,7 +42,7 @@ check() {
   files >"$WORK/before"
   if [[ $kind != image ]]; then
     "install_$kind"
-    units=$(find "$root"/usr/lib "$root"/usr/local -name haul-serve.service -printf '%h')
+    units=$(find "$root"/usr/lib "$root/opt" -name haul-serve.service -printf '%h')
     complete
   fi
   [[ $("${inside[@]}" haul --version) == "haul $VERSION" ]]
@@ -88,11 +88,12 @@ install_deb() {
 
 # The database of a root that rpm did not make knows no C library.
 install_rpm() {
-  rpm --root "$(realpath "$root")" --install --nodeps "$PACKAGES"/haul-*.rpm
+  rpm --force-debian --root "$(realpath "$root")" --install --nodeps "$PACKAGES"/haul-*.rpm
 }
 
 install_tarball() {
-  tar -xzf "$PACKAGES"/haul-*.tar.gz --strip-components=1 -C "$root/usr/local"
+  tar -xzf "$PACKAGES"/haul-*.tar.gz -C "$root/opt"
+  ln -s "/opt/haul-$VERSION/bin/haul" "$root/usr/local/bin/haul"
 }
 
 remove_deb() {
@@ -102,19 +103,17 @@ remove_deb() {
 }
 
 remove_rpm() {
-  rpm --root "$(realpath "$root")" --erase haul
+  rpm --force-debian --root "$(realpath "$root")" --erase haul
 }
 
-# As docs/install.md says.
 remove_tarball() {
-  tar -tzf "$PACKAGES"/haul-*.tar.gz | sed -n 's#^[^/]*/##p' | grep -v '/$' |
-    "${inside[@]}" sh -c 'cd /usr/local && xargs rm && rm -r lib/haul share/doc/haul'
+  rm -r "$root/opt/haul-$VERSION" "$root/usr/local/bin/haul"
 }
 
 # Completions and manual pages are where they belong, and bash takes its own.
 complete() {
   local prefix file
-  prefix=$(dirname "$(dirname "$(find "$root/usr" -path '*/bin/haul')")")
+  prefix=$(dirname "$(dirname "$(find "$root/usr/bin" "$root/opt" -path '*/bin/haul')")")
   for file in man/man1/haul-send.1.gz bash-completion/completions/haul fish/vendor_completions.d/haul.fish doc/haul/docs/install.md; do
     [[ -s $prefix/share/$file ]] || { echo "FAILED: no $prefix/share/$file" && return 1; }
   done

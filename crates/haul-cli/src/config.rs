@@ -3,7 +3,6 @@
 //! A key is the name of an option. [`Presets::read`] reads the files, [`Presets::preset`] makes
 //! their values the defaults of the command line, so that the options' own parsers check them.
 
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -249,27 +248,37 @@ impl Presets {
 
 /// Returns the values as they are on the command line, or what kind of value is wanted.
 fn values(kind: Kind, value: &Value, folder: &Path) -> Result<Vec<String>, &'static str> {
-    let below = |file: &str| folder.join(file).into_os_string().into_string();
-    match (kind, value) {
-        (Kind::Text, Value::Integer(number)) => Ok(vec![number.to_string()]),
-        (Kind::Text | Kind::List, Value::String(text)) => Ok(vec![text.clone()]),
-        (Kind::File, Value::String(file)) => below(file).map(|file| vec![file]),
-        (Kind::NamedFile, Value::String(text)) => match text.split_once('=') {
-            Some((name, file)) => below(file).map(|file| vec![format!("{name}={file}")]),
-            None => below(text).map(|file| vec![file]),
-        },
-        (Kind::Flag, Value::Boolean(is_set)) => Ok(vec![is_set.to_string()]),
-        (Kind::List, Value::Array(values)) if !values.is_empty() => {
-            let texts = values.iter().map(|value| value.as_str().map(str::to_owned));
-            return texts.collect::<Option<_>>().ok_or("a list of strings");
+    let below = |file: &str| Some(folder.join(file).to_str()?.to_owned());
+    let text = value.as_str();
+    let found = match kind {
+        Kind::Text => {
+            let number = value.as_integer().map(|number| number.to_string());
+            number
+                .or_else(|| text.map(str::to_owned))
+                .map(|one| vec![one])
         }
-        _ => Err(OsString::new()),
-    }
-    .map_err(|_| match kind {
+        Kind::File => text.and_then(below).map(|file| vec![file]),
+        Kind::NamedFile => text
+            .and_then(|text| match text.split_once('=') {
+                Some((name, file)) => Some(format!("{name}={}", below(file)?)),
+                None => below(text),
+            })
+            .map(|file| vec![file]),
+        Kind::Flag => value.as_bool().map(|is_set| vec![is_set.to_string()]),
+        Kind::List => {
+            let one = std::slice::from_ref(value);
+            let all = value.as_array().map_or(one, Vec::as_slice);
+            let texts = all.iter().map(|value| value.as_str().map(str::to_owned));
+            texts
+                .collect::<Option<Vec<_>>>()
+                .filter(|all| !all.is_empty())
+        }
+    };
+    found.ok_or(match kind {
         Kind::Text => "a string or a number",
-        Kind::File | Kind::NamedFile => "a string, a file whose path is UTF-8",
-        Kind::List => "a string or a list of strings",
+        Kind::File | Kind::NamedFile => "a string, the name of a file",
         Kind::Flag => "true or false",
+        Kind::List => "a string or a list of strings",
     })
 }
 
@@ -336,7 +345,7 @@ mod tests {
     fn refusal(text: &str) -> String {
         let fault = presets(text).unwrap_err();
         assert_eq!(fault.code, Code::Usage);
-        format!("{fault}")
+        [fault.text, fault.hint.unwrap_or_default()].join("; ")
     }
 
     #[test]
@@ -407,7 +416,7 @@ mod tests {
     fn a_value_of_the_wrong_kind_is_refused() {
         assert!(refusal("rate = true").contains("'rate' must be a string or a number"));
         assert!(refusal("checksum = 'yes'").contains("must be true or false"));
-        assert!(refusal("gateway = [1]").contains("must be a list of strings"));
+        assert!(refusal("gateway = [1]").contains("must be a string or a list of strings"));
         assert!(refusal("gateway = []").contains("must be a string or a list"));
         assert!(refusal("serve = 1").contains("write [serve]"));
         assert!(refusal("port = 1\nrate = ").contains("line 2: "));

@@ -1,10 +1,10 @@
 //! The `haul` command: parse, resolve, run.
 //!
 //! Map: `args` what the command line may contain · `quantity`, `operand` and `timetable` the values
-//! in it · `config` files that preset
-//! options · `command` one module for each verb · `device` RDMA devices · `interrupt` signals that
-//! end a client · `provider` the RDMA devices · `trust` and `place` identities and where they are ·
-//! `output` progress, text and JSON. Text for people goes to stderr, results go to stdout.
+//! in it · `config` files that preset options · `command` one module for each verb · `device` RDMA
+//! devices · `interrupt` signals that end a client · `provider` the RDMA devices · `trust` and
+//! `place` identities and where they are · `output` progress, text and JSON. Text for people goes
+//! to stderr, results go to stdout.
 #![forbid(unsafe_code)]
 #![expect(clippy::disallowed_methods, reason = "progress is shown by the clock")]
 

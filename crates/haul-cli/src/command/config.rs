@@ -99,7 +99,7 @@ fn values(section: &Section, command: &str, options: &[String], presets: &Preset
                 |file| printable(file.as_os_str().as_encoded_bytes()),
             ),
         };
-        let _ = writeln!(text, "{option:<16} {:<32} {origin}", value(arg, &matches));
+        let _ = writeln!(text, "{option:<16}  {:<32}  {origin}", value(arg, &matches));
     }
     text
 }

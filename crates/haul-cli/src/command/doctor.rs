@@ -134,7 +134,13 @@ fn configuration() -> Finding {
     let files = files.map(|file| format!("'{}'", printable(file.as_os_str().as_encoded_bytes())));
     let files: Vec<_> = files.collect();
     let (level, found) = match Presets::read() {
-        Err(fault) => (Level::Warning, fault.to_string()),
+        Err(fault) => {
+            let hint = fault.hint.iter().map(|hint| format!(" ({hint})"));
+            (
+                Level::Warning,
+                fault.text.clone() + &hint.collect::<String>(),
+            )
+        }
         Ok(_) if files.is_empty() => (Level::Ok, "none".to_owned()),
         Ok(_) => (Level::Ok, files.join(" and ")),
     };
