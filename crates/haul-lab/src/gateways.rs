@@ -365,6 +365,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn merging_excludes_options_of_measurements() {
+        #[derive(clap::Parser)]
+        struct Line {
+            #[command(flatten)]
+            args: GatewaysArgs,
+        }
+        use clap::{CommandFactory as _, Parser as _};
+        Line::command().debug_assert();
+        let line = Line::try_parse_from(["gateways", "--merge", "one,two", "--out", "all"]);
+        assert_eq!(line.map(|line| line.args.merge.len()).unwrap(), 2);
+        assert!(Line::try_parse_from(["gateways", "--merge", "one", "--quick"]).is_err());
+    }
+
+    #[test]
     fn each_way_goes_first_in_every_other_repetition() {
         let first = |repetition| Way::in_turn(repetition)[0];
         let firsts: Vec<Way> = (0..4).map(first).collect();
