@@ -271,10 +271,18 @@ fn one_first_flight_replayed_many_times_takes_bounded_threads_and_keeps_nobody_o
     haul(["send", &text(&place.client("a")), &server.at("")]).ok();
     assert!(read_file(&place.server("a")) == content);
     drop(open);
-    std::thread::sleep(Duration::from_secs(1));
-    let left = server.threads();
     // One of them runs, and its channel waits to be opened.
-    assert!(left <= before + 8, "{left} threads are left of {most}");
+    let are_gone = within_a_second(|| server.threads() <= before + 8);
+    assert!(are_gone, "{} threads are left of {most}", server.threads());
+}
+
+/// Whether something happens within a second. Where other processes take the machine, this one's
+/// turns come later, and so do those of the server.
+fn within_a_second(has_happened: impl Fn() -> bool) -> bool {
+    (0..100).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        has_happened()
+    })
 }
 
 #[test]
@@ -313,11 +321,12 @@ fn many_clients_of_one_transfer_take_bounded_threads_and_keep_nobody_out() {
     haul(["send", &text(&place.client("a")), &server.at("")]).ok();
     assert!(read_file(&place.server("a")) == content);
     drop(clients);
-    std::thread::sleep(Duration::from_secs(1));
-    let left = (server.threads(), server.open_files() as u64);
+    let left = || (server.threads(), server.open_files() as u64);
+    let are_gone = within_a_second(|| left().0 <= before.0 && left().1 <= before.1);
+    let left = left();
     println!("threads and descriptors: {before:?}, at most {most:?}, {left:?} left");
     // A few for each session, and for as many clients as are being refused at leisure.
     assert!(most.0 < before.0 + 4 * SESSIONS, "{most:?}");
     assert!(most.1 < before.1 + 4 * SESSIONS, "{most:?}");
-    assert!(left.0 <= before.0 && left.1 <= before.1, "{left:?}");
+    assert!(are_gone, "{left:?}");
 }

@@ -396,7 +396,11 @@ impl Network {
             println!("{case}: {}", ended.stderr);
             ended.failed_somehow("");
             assert!(took > PEER_TIMEOUT * 4 / 5, "{case}: {took:?}");
-            assert!(took < PEER_TIMEOUT * 2, "{case}: {took:?}");
+            // Three seconds for a loaded machine.
+            assert!(
+                took < PEER_TIMEOUT + Duration::from_secs(3),
+                "{case}: {took:?}"
+            );
             assert!(self.router.run("nft flush chain inet filter through"));
         }
     }
