@@ -2,7 +2,12 @@
 //! against an installed library. Each checks what it does itself; here they are compiled, run, and
 //! must end well.
 #![forbid(unsafe_code)]
-#![expect(clippy::unwrap_used, reason = "helpers of tests are not seen as tests")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::unwrap_used,
+    reason = "helpers of tests run programs, wait, and look for free ports"
+)]
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
