@@ -35,7 +35,7 @@ main() {
 check() {
   local kind=$1 units=packaging
   "root_$kind"
-  inside=(env --ignore-environment PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/home/client chroot "$root")
+  inside=(env --ignore-environment PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/client chroot "$root")
   mkdir -p "$root"/{dev,proc,etc,tmp}
   mount --rbind /dev "$root/dev"
   mount -t proc proc "$root/proc"
@@ -126,10 +126,10 @@ complete() {
 # Moves trees from the client's home to the server's data, by the units in the folder $1.
 move_trees() {
   local way key through=()
-  mkdir -p "$root/home/client/tree/empty" "$root/etc/haul" "$root/var/lib/haul/data"
-  seq 1000 >"$root/home/client/tree/numbers"
-  head -c 5000000 /dev/urandom >"$root/home/client/tree/random"
-  ln -s numbers "$root/home/client/tree/link"
+  mkdir -p "$root/client/tree/empty" "$root/etc/haul" "$root/var/lib/haul/data"
+  seq 1000 >"$root/client/tree/numbers"
+  head -c 5000000 /dev/urandom >"$root/client/tree/random"
+  ln -s numbers "$root/client/tree/link"
   (umask 022 && "${inside[@]}" haul key new 2>/dev/null >"$root/etc/haul/authorized_keys")
   head -c 32 /dev/urandom | od -An -v -tx1 | tr -d ' \n' >"$root/etc/haul/near.key"
   chmod 600 "$root/etc/haul/near.key"
@@ -153,8 +153,8 @@ TOML
   for way in direct gateway; do
     [[ $way == direct ]] || through=(--gateway 127.0.0.1 --gateway-key /etc/haul/near.key)
     mkdir "$root/var/lib/haul/data/$way"
-    "${inside[@]}" haul send --quiet "${through[@]}" /home/client/tree "haul://127.0.0.1/$way/"
-    diff -r --no-dereference "$root/home/client/tree" "$root/var/lib/haul/data/$way/tree"
+    "${inside[@]}" haul send --quiet "${through[@]}" /client/tree "haul://127.0.0.1/$way/"
+    diff -r --no-dereference "$root/client/tree" "$root/var/lib/haul/data/$way/tree"
   done
 }
 
@@ -186,7 +186,7 @@ files() {
 
 nothing_left() {
   local left
-  left=$(files | comm -13 "$WORK/before" - | grep -Ev '^\./(etc/haul|var/lib/haul|home/client)(/|$)') || return 0
+  left=$(files | comm -13 "$WORK/before" - | grep -Ev '^\./(etc/haul|var/lib/haul|client)(/|$)') || return 0
   printf 'FAILED: left behind:\n%s\n' "$left"
   return 1
 }

@@ -397,12 +397,12 @@ mod tests {
     fn a_later_file_has_precedence() {
         let mut presets = presets("port = 1\nrate = '1Mbit'").unwrap();
         presets
-            .add(Path::new("/home/a/config.toml"), "port = 2")
+            .add(Path::new("/of-user/config.toml"), "port = 2")
             .unwrap();
         assert_eq!(presets.value("port"), Some("2"));
         assert_eq!(presets.value("rate"), Some("1Mbit"));
         let origin = presets.origin(&SECTIONS[0], "port").unwrap();
-        assert_eq!(origin, Path::new("/home/a/config.toml"));
+        assert_eq!(origin, Path::new("/of-user/config.toml"));
     }
 
     #[test]
