@@ -81,7 +81,11 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
     let mut command = presets.preset(args::Args::command());
     let mut matches = match command.try_get_matches_from_mut(std::env::args_os()) {
         Ok(matches) => matches,
-        Err(error) => return Err(presets.blame(&error).unwrap_or_else(|| args::explain(error).exit())),
+        Err(error) => {
+            return Err(presets
+                .blame(&error)
+                .unwrap_or_else(|| args::explain(error).exit()));
+        }
     };
     if let Some((name, of_command)) = matches.subcommand() {
         config::note_given(of_command);
