@@ -5,6 +5,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
 use crate::schema::Schema;
 use crate::support::{
     Client, Ended, MIB, PATIENCE, Place, Server, make_file, program_with, read_file, start_exactly,
@@ -190,13 +192,75 @@ impl Site {
 fn a_date_that_is_over_and_a_rate_that_is_too_high_are_refused() {
     let site = Site::start("expires=2001-02-03", &[]);
     site.trust();
-    site.send(10, "").failed(12, "expired with 2001-02-03");
+    let ended = site.send(10, "").failed(12, "expired with 2001-02-03");
+    one_line_each(&ended, &site.server, "expired with 2001-02-03");
     let site = Site::start("rate=80Mbit", &[]);
     site.trust();
     site.send(10, "").failed(7, "at most 80000000 bit/s");
     let from = text(&site.place.client("a"));
     let send = ["send", "--rate", "80Mbit", &from, &site.server.at("")];
     site.client().haul(&send).ok();
+}
+
+/// The client has said one line, and the server one with `text` in it.
+fn one_line_each(ended: &Ended, server: &Server, text: &str) {
+    assert_eq!(ended.stderr.lines().count(), 1, "{}", ended.stderr);
+    server.wait_for_log(text);
+    let log = server.log();
+    let about_it = log.iter().filter(|line| line.contains(text));
+    assert_eq!(about_it.count(), 1, "{log:?}");
+}
+
+#[test]
+fn a_clock_that_is_wrong_is_one_line_at_both_ends() {
+    let mut root = CertificateParams::default();
+    root.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let root_key = KeyPair::generate().unwrap();
+    let roots = root.self_signed(&root_key).unwrap().pem();
+    let issuer = Issuer::new(root, root_key);
+    // Seen with a clock that is behind, and with one that is ahead.
+    let times = [
+        ([2998, 2999], "not valid yet (check the clocks"),
+        (
+            [1998, 1999],
+            "has expired (renew it there, and check the clocks",
+        ),
+    ];
+    for ([from, until], line) in times {
+        let place = Place::new();
+        let mut own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
+        own.not_before = rcgen::date_time_ymd(from, 1, 1);
+        own.not_after = rcgen::date_time_ymd(until, 1, 1);
+        let key = KeyPair::generate().unwrap();
+        let own = own.signed_by(&key, &issuer).unwrap().pem();
+        let client = User {
+            place: &place,
+            name: "alice",
+        };
+        let files = [
+            ("crt", own),
+            ("key", key.serialize_pem()),
+            ("roots", roots.clone()),
+            ("authorized", client.key()),
+        ];
+        let [crt, key, roots, authorized] = files.map(|(name, content)| {
+            let file = place.outside(name);
+            std::fs::write(&file, content).unwrap();
+            let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            std::fs::set_permissions(&file, private).unwrap();
+            text(&file)
+        });
+        let dir = text(&place.server(""));
+        let mut args = vec!["serve", &dir, "--listen", "127.0.0.1:0"];
+        args.extend(["--authorized-keys", &authorized, "--certificate", &crt]);
+        args.extend(["--certificate-key", &key]);
+        let server = Server::spawn(args);
+        make_file(&place.client("a"), 10, 2);
+        let from = text(&place.client("a"));
+        let send = ["send", "--roots", &roots, &from, &server.at("")];
+        let ended = client.haul(&send).failed(12, line);
+        one_line_each(&ended, &server, "expired or is not valid yet");
+    }
 }
 
 #[test]
