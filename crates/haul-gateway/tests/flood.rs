@@ -183,9 +183,10 @@ fn flooded(kind: ChannelKind, socket_type: u32) {
     // It is a flood, of handshakes that are good.
     assert!(rate > 2_000.0 && accepted > 100, "{said:?}");
     assert!(accepted <= budget, "{accepted} of {budget}");
-    // A session keeps the rest of the thread that carries it.
+    // A session keeps the rest of the thread that carries it. While nothing is carried, each
+    // handshake wakes the thread as well.
     assert!(
-        used > 0.0 && used < 0.1,
+        used > 0.0 && used < 50e-6 * rate,
         "{used:.3} of a processor: {said:?}"
     );
     let most = 3 * before.max(after) + Duration::from_millis(300);

@@ -385,6 +385,10 @@ fn converse(
             record.operation = "put";
             record.path = printable(&put.directory);
             permit(rights.write, rights, "send files to this server")?;
+            if put.policy.deletes {
+                permit(rights.read, rights, "list files of this server")?;
+                listing::permit_deletion(shared, rights)?;
+            }
             check_rate(rights, declared)?;
             receive_files(shared, link, rights, &put, opening, record, log)
         }

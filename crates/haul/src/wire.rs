@@ -152,6 +152,10 @@ pub struct Policy {
     /// What a file that is replaced has in common with the new one, in place, is not transferred.
     #[cbor(n(7), skip_if = "is_unset")]
     pub delta: bool,
+    /// The sender will remove what the source does not have. A server that does not let it refuses
+    /// the transfer.
+    #[cbor(n(8), skip_if = "is_unset")]
+    pub deletes: bool,
 }
 
 /// Returns whether a flag that later versions added is left out.

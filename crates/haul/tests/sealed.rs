@@ -28,6 +28,7 @@ const POLICY: Policy = Policy {
     setuid: false,
     update: false,
     delta: false,
+    deletes: false,
 };
 
 struct Silent;

@@ -145,13 +145,10 @@ impl Resolved {
 
     fn run(&self, args: &Sync, output: &Output) -> Result<(Summary, Deletion), Fault> {
         let config = engine::enter(&self.config)?;
-        if args.delete && self.pair.source == Source::Local {
-            // Before anything is moved.
-            engine::check_deletion(&config)?;
-        }
         let mut policy = Policy {
             update: args.update,
             delta: args.delta,
+            deletes: args.delete,
             ..policy(&args.transfer)
         };
         let mut choice = self.choice.clone();

@@ -388,6 +388,7 @@ pub(super) fn policy(transfer: &Transfer) -> Policy {
         setuid: tree.setuid,
         update: false,
         delta: false,
+        deletes: false,
     }
 }
 

@@ -450,7 +450,7 @@ impl Check<'_> {
             self.error(
                 Place::Table(KEY, number, "file"),
                 error.to_string(),
-                "the same 32 octets go to both peers",
+                "the same 32 bytes go to both peers",
             );
         }
     }

@@ -669,7 +669,10 @@ fn the_annotated_example_is_good() {
     std::fs::rename(written.roots, dir.path().join("roots.crt")).unwrap();
     let told = lines(&Config::load(&file).unwrap().check());
     let key = dir.path().join("site-b.key");
-    let missing = format!("[[key]] 1: file: {}: No such file", key.display());
+    let missing = format!(
+        "[[key]] 1: file: cannot read the key {}: no such file",
+        key.display()
+    );
     assert!(told.len() == 1 && told[0].contains(&missing), "{told:#?}");
     write_key(&key);
     assert_eq!(lines(&Config::load(&file).unwrap().check()), [""; 0]);

@@ -82,14 +82,6 @@ fn answer(
     request: &List,
     deleted: &mut u64,
 ) -> Result<(), Fault> {
-    let may_delete = || {
-        if shared.read_only {
-            let fault = Fault::new(Code::Refused, "it is read-only and deletes no files");
-            return Err(fault.hint("start it without --read-only"));
-        }
-        let may = rights.write && !rights.drop_only;
-        permit(may, rights, "delete files of this server")
-    };
     let place = shared.root.below(&rights.directory)?;
     let root = match place.directory(named(&request.path)) {
         Ok(dir) => Root::Directory(dir),
@@ -98,7 +90,18 @@ fn answer(
         }
         Err(fault) => return Err(fault),
     };
+    let may_delete = || permit_deletion(shared, rights);
     serve(link, &root, request, &may_delete, deleted)
+}
+
+/// Refuses clients that may not delete.
+pub(super) fn permit_deletion(shared: &Shared, rights: &Rights) -> Result<(), Fault> {
+    if shared.read_only {
+        let fault = Fault::new(Code::Refused, "it is read-only and deletes no files");
+        return Err(fault.hint("start it without --read-only"));
+    }
+    let may = rights.write && !rights.drop_only;
+    permit(may, rights, "delete files of this server")
 }
 
 /// Returns a path without slashes at its end, which would have a directory made.

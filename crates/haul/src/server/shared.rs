@@ -16,7 +16,8 @@ use super::table::{SessionSlot, Table};
 use crate::channel::Acceptors;
 use crate::fault::Fault;
 
-/// How long a refusal takes at most while as many others take their time as sessions may run.
+/// How long a refusal takes at most while as many others take their time as sessions may run. With
+/// twice as many it takes no time.
 const BRIEF: Duration = Duration::from_millis(50);
 
 /// The state of a server.
@@ -68,8 +69,14 @@ impl Shared {
                 self.counters.refuse();
                 (self.log)(&format!("{peer}: refused: {fault}"));
                 let others = self.refusals.fetch_add(1, Ordering::AcqRel);
-                let is_calm = others < self.table.max();
-                connection.refuse_within(&fault, if is_calm { FAREWELL } else { BRIEF });
+                let max = self.table.max();
+                let patience = match others {
+                    _ if others < max => FAREWELL,
+                    _ if others < max.saturating_mul(2) => BRIEF,
+                    // A flood. Such a client may not learn why, and tries again.
+                    _ => Duration::ZERO,
+                };
+                connection.refuse_within(&fault, patience);
                 self.refusals.fetch_sub(1, Ordering::AcqRel);
                 None
             }
