@@ -73,7 +73,7 @@ pub(super) struct Session<'a> {
     /// [`Entry::weight`] of these entries together.
     pub(super) weight: usize,
     pub(super) directories: Directories,
-    /// Files with further names, by [`linked`].
+    /// Files with further names, by the short hashes of their paths.
     pub(super) links: HashMap<[u8; 16], Linked>,
     /// Id of the next entry that is offered.
     pub(super) next: u32,
