@@ -9,6 +9,10 @@
 # where PROGRAM is run. Nothing stays mounted: the mounts are in a namespace of their own.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+# Seconds that a program may take; the longest takes 15.
+readonly LIMIT=300
+
 # shellcheck source=tests/bare/root.sh
 source tests/bare/root.sh
 
@@ -35,7 +39,11 @@ main() {
     printf '\n     Running %s %s, in a bare root\n' "$program" "$filters"
     # shellcheck disable=SC2016,SC2086  # the inner shell expands; filters are words
     env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root TMPDIR=/tmp \
-      chroot "$root" sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD/$folder" "$program" --show-output $filters || status=1
+      timeout --kill-after=10 "$LIMIT" \
+      chroot "$root" sh -c 'cd "$1" && shift && exec "$@"' sh "$PWD/$folder" "$program" --show-output $filters || {
+      (($? != 124)) || echo "FAILED: $program was ended after $LIMIT s"
+      status=1
+    }
   done
   return "$status"
 }

@@ -321,6 +321,7 @@ impl Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        let _closed = self.dir.close();
         self.end_processes(Duration::from_millis(500));
         self.emulators = None;
         self.dir.remove();

@@ -8,10 +8,12 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::process;
@@ -19,6 +21,9 @@ use crate::usage::Usage;
 
 /// A directory without a state belongs to a lab that is starting; after this time it is stale.
 const START_TIME_MAX: Duration = Duration::from_secs(10);
+
+/// How long a lab that ends waits for processes that are just entering it.
+const ENTRY_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A lab that is up, or was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,8 +176,41 @@ impl LabDir {
             .unwrap_or_default()
     }
 
+    /// Keeps a lab from ending its processes until this one is inside: the lock ends with exec.
+    pub(crate) fn enter(&self, state: &State) -> Result<OwnedFd> {
+        let lock = self.lock(FlockOperation::NonBlockingLockShared);
+        // A lab that has ended holds no lock either.
+        let is_up = self.read_state().is_some_and(|now| now.id == state.id);
+        match lock {
+            Ok(lock) if is_up => Ok(lock),
+            _ => bail!("lab {} has just ended", self.name),
+        }
+    }
+
+    /// From now on nobody enters, while the lock is held. Waits for those that are entering.
+    pub(crate) fn close(&self) -> Option<OwnedFd> {
+        let deadline = Instant::now() + ENTRY_TIME_MAX;
+        loop {
+            match self.lock(FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                lock => return lock.ok(),
+            }
+        }
+    }
+
+    fn lock(&self, operation: FlockOperation) -> rustix::io::Result<OwnedFd> {
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&self.path, flags, Mode::empty())?;
+        rustix::fs::flock(&dir, operation)?;
+        Ok(dir)
+    }
+
     /// Ends processes that an ended lab has left running, and removes its files.
     pub(crate) fn clean_up(&self) {
+        let _closed = self.close();
         if let Some(state) = self.read_state() {
             process::end_orphans(&state.inodes(), &state.id);
         }

@@ -34,6 +34,7 @@ pub(super) fn exec(args: &ExecArgs) -> Result<ExitCode> {
                 names.join(", ")
             ))
         })?;
+    let _entering = dir.enter(&state)?;
     let holder = Path::new("/proc").join(state.pid.to_string());
     let network = NetNs::open(&holder.join("fd").join(host.fd.to_string())).with_context(|| {
         format!(
