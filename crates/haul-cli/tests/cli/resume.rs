@@ -553,7 +553,7 @@ fn kill_at_random_positions(victim: Victim, spread: u64) {
     }
     haul(["send", &text(&source), &server.at("")]).ok();
     assert!(read_file(&place.server("big")) == content);
-    println!("{victim:?}: {again} bytes sent again after {kills} kills");
+    println!("{victim:?}: {again} bytes transferred again after {kills} kills");
 }
 
 #[test]
