@@ -22,6 +22,8 @@ use stream::{Range, Slab, SlabState, Tx, join, trim};
 /// Ready ranges are joined up to this length, so that single bytes do not each cost a record and a
 /// read.
 const JOIN_MAX: u64 = 1 << 20;
+/// Bytes of a connection that may wait for slabs however many connections do.
+const READY_BYTES: u64 = 64 << 10;
 /// Slabs allowed before the peer's first grant.
 const SLABS_AT_FIRST: u16 = 64;
 /// Most inline bytes in flight while there is no data channel: a first request, and as much as a
@@ -238,6 +240,10 @@ impl Producer {
         if credit == 0 || want == 0 {
             return None;
         }
+        let unpacked = self.conns.get(&conn).map_or(0, Tx::unpacked);
+        if unpacked >= self.most_ready() {
+            return None;
+        }
         let fill = self.ring.reserve(conn, want.min(credit));
         if fill.is_none() {
             // A larger ring would not help a path that is already full.
@@ -247,6 +253,13 @@ impl Producer {
             self.ready_since = self.ready_since.or(Some(now));
         }
         fill
+    }
+
+    /// Most bytes of a connection that wait for slabs: its share of what may be in flight. More of
+    /// them would leave no earlier, and take memory from other connections.
+    fn most_ready(&self) -> u64 {
+        let share = self.flight.most() / 2 / self.round.len().max(1) as u64;
+        share.max(READY_BYTES)
     }
 
     /// Commits the first `len` bytes of the memory that [`Self::reserve`] returned. `crc`: of these

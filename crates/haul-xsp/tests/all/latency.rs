@@ -31,6 +31,10 @@ const BULK: u16 = 2;
 const PAGE: u16 = 3;
 /// Endless, and its application reads none of it.
 const STALLED: u16 = 4;
+/// Endless, and its application reads [`SLOW_BYTES`] every [`SLOW_NS`]: 24 Mb/s.
+const SLOW: u16 = 5;
+const SLOW_BYTES: u64 = 300_000;
+const SLOW_NS: u64 = 100 * MS;
 
 enum What {
     Control(usize, Vec<u8>),
@@ -39,6 +43,8 @@ enum What {
     Put(usize, PutId),
     Mark(usize, SlabSeq),
     Ask(ConnId),
+    /// A slow application reads.
+    Look(ConnId),
 }
 
 #[derive(Default)]
@@ -74,6 +80,8 @@ struct Path {
     stag: u32,
     /// When the data channel is up.
     channel_from: Time,
+    /// After what time downloads begin, ns.
+    bulk_after_ns: u64,
 }
 
 impl Path {
@@ -119,6 +127,7 @@ impl Path {
             done: 0,
             stag: 0,
             channel_from: now,
+            bulk_after_ns: 0,
         }
     }
 
@@ -186,6 +195,10 @@ impl Path {
                 }
                 assert_eq!(self.write(0, id, WORD), WORD);
             }
+            What::Look(id) => {
+                self.read(0, id, SLOW_BYTES);
+                self.at(now.after(SLOW_NS), What::Look(id));
+            }
         }
     }
 
@@ -208,7 +221,7 @@ impl Path {
     fn answer(&mut self) {
         for id in self.owing.clone() {
             let conn = &self.conns[&id];
-            let is_endless = matches!(conn.port, BULK | STALLED);
+            let is_endless = matches!(conn.port, BULK | STALLED | SLOW);
             let most = if is_endless { 1 << 20 } else { conn.owed };
             let written = self.write(1, id, most);
             let conn = self.conns.get_mut(&id).unwrap();
@@ -250,21 +263,28 @@ impl Path {
             Event::ConnAccepted(conn) => {
                 // A connection with repeated requests begins when bulk has filled the memory.
                 let is_beside = self.conns.values().any(|other| other.port == BULK);
-                let after = if is_beside && self.conns[&conn].every_ns > 0 {
-                    3_000 * MS
-                } else {
-                    0
+                let after = match self.conns[&conn] {
+                    Conn { port: BULK, .. } => self.bulk_after_ns,
+                    Conn { every_ns: 1.., .. } if is_beside => 3_000 * MS,
+                    _ => 0,
                 };
+                if self.conns[&conn].port == SLOW {
+                    self.at(self.now.after(SLOW_NS), What::Look(conn));
+                }
                 self.at(self.now.after(after), What::Ask(conn));
             }
-            Event::Readable(conn) if end == 0 && self.conns[&conn].port == STALLED => {}
-            Event::Readable(conn) => self.read(end, conn),
+            Event::Readable(conn)
+                if end == 0 && matches!(self.conns[&conn].port, STALLED | SLOW) => {}
+            Event::Readable(conn) => self.read(end, conn, u64::MAX),
             _ => {}
         }
     }
 
-    fn read(&mut self, end: usize, id: ConnId) {
-        while let Some(read) = self.ends[end].consumer().read(id, u64::MAX) {
+    fn read(&mut self, end: usize, id: ConnId, most: u64) {
+        let mut left = most;
+        while left > 0
+            && let Some(read) = self.ends[end].consumer().read(id, left)
+        {
             let conn = self.conns.get_mut(&id).unwrap();
             let Read::Data(data) = read else {
                 if end == 0 {
@@ -274,6 +294,7 @@ impl Path {
                 }
                 continue;
             };
+            left -= data.len;
             if end == 0 {
                 self.delivered += data.len;
                 conn.read += data.len;
@@ -380,6 +401,12 @@ impl Path {
         while let Some(get) = self.ends[end].consumer().poll_get(now) {
             self.at(now.after(half), What::Asked(end, get.id, get.len.into()));
         }
+    }
+
+    /// Bytes that each application of this behaviour has received.
+    fn read_of(&self, port: u16) -> Vec<u64> {
+        let conns = self.conns.values().filter(|conn| conn.port == port);
+        conns.map(|conn| conn.read).collect()
     }
 
     /// Earlier responses do not count.
@@ -509,5 +536,40 @@ fn unread_connections_slow_a_download_by_a_tenth_at_most() {
             beside * 10 >= alone * 9,
             "{mode:?}: {beside} bytes of {alone}"
         );
+    }
+}
+
+#[test]
+fn downloads_share_what_slow_readers_leave() {
+    for mode in [Mode::Push, Mode::Pull] {
+        for slow in [0_u64, 1, 2, 8] {
+            let wanted = [
+                vec![(SLOW, 0); usize::try_from(slow).unwrap()],
+                vec![(BULK, 0); 5],
+            ];
+            let mut path = Path::new(mode, wanted.concat(), 0);
+            // By then the slow ones hold as much memory as they get.
+            path.bulk_after_ns = 4_000 * MS;
+            path.run(6_000);
+            let before = (path.read_of(BULK), path.read_of(SLOW));
+            path.run(12_000);
+            let since = |now: Vec<u64>, before: Vec<u64>| -> Vec<u64> {
+                let both = now.into_iter().zip(before);
+                both.map(|(now, before)| now - before).collect()
+            };
+            let bulk = since(path.read_of(BULK), before.0);
+            let slow_ones = since(path.read_of(SLOW), before.1);
+            let (sum, squares) = bulk.iter().fold((0, 0), |(sum, squares), read| {
+                (sum + read, squares + u128::from(*read).pow(2))
+            });
+            // Jain's index, in thousandths.
+            let fairness = u128::from(sum).pow(2) * 1000 / (5 * squares);
+            let what = format!("{mode:?}, {slow} slow: {bulk:?}, {slow_ones:?}");
+            assert!(fairness >= 980, "{what}");
+            let most = 6_000 * MS / SLOW_NS * SLOW_BYTES;
+            assert!(slow_ones.iter().all(|read| read * 10 >= most * 9), "{what}");
+            let rate = octets_in(RATE_BPS, 6_000 * MS) - slow * most;
+            assert!(sum * 10 >= rate * 9, "{what}");
+        }
     }
 }

@@ -28,6 +28,8 @@ impl Consumer {
 
     /// Promises more to a connection: up to its window, and no more than [`FREE_GAIN`] times what
     /// is free, so that no connection can take all (dynamic thresholds, Choudhury and Hahne 1998).
+    /// An extent is at most half of what is free: a connection that waited for more would wait
+    /// while others took every smaller one.
     /// It begins with one of the first extents, and gets one again if it holds nothing and nothing
     /// else is free. First extents have no other use: otherwise, over several hops, two connections
     /// could wait for each other's memory.
@@ -45,7 +47,9 @@ impl Consumer {
             } else {
                 4
             };
-            let want = (most / parts).clamp(least, self.config.extent_bytes_max);
+            let want = (most / parts)
+                .min(free / 2)
+                .clamp(least, self.config.extent_bytes_max);
             // As long as extents are.
             let want = 1 << want.ilog2();
             // A small extent costs a read of its own: returned memory is collected until it is

@@ -11,6 +11,10 @@ use crate::wire::Record;
 /// a share of so little delays nobody.
 const WINDOW_BULK: u64 = 1 << 20;
 
+/// A larger one grows if the application takes this part of it in a round trip: with pull, what was
+/// announced before, when the window was a quarter as large.
+const READ_SHARE: u64 = 8;
+
 /// Most bytes of a stream that socket buffers towards its application hold while it does not read.
 /// For TCP: the receiver's buffer (about 128 KiB before the first read, `tcp_rmem`), and the
 /// sender's.
@@ -80,8 +84,9 @@ pub(super) struct Rx {
     /// Bytes that may be promised and not used up.
     pub(super) window: u64,
     pub(super) discarded: bool,
-    /// When the use of the window was last measured, and the announced offset then.
-    mark: (Time, u64),
+    /// When the use of the window was last measured, and the announced offset and the bytes used up
+    /// then.
+    mark: (Time, u64, u64),
     /// Reads in flight.
     pub(super) gets: u32,
     /// The application knows that there is something.
@@ -105,7 +110,7 @@ impl Rx {
             end_read: false,
             window,
             discarded: false,
-            mark: (Time::default(), from),
+            mark: (Time::default(), from, 0),
             gets: 0,
             told: false,
             hungry: false,
@@ -188,12 +193,17 @@ impl Rx {
             self.end = Some(End::Fin);
         }
         // The peer uses the whole window in at most two round trips.
-        let (since, before) = self.mark;
-        let is_limited = self.announced - before >= self.window / 4;
+        let (since, announced, released) = self.mark;
+        let is_limited = self.announced - announced >= self.window / 4;
         // The measured time may be slightly longer than the current one.
-        if now.since(since) >= rtt_ns / 4 * 3 {
-            self.mark = (now, self.announced);
-            if is_limited && self.is_open() {
+        let took_ns = now.since(since);
+        if took_ns >= rtt_ns / 4 * 3 {
+            // A large window is of no use to an application that is slower.
+            let used = u128::from(self.released.saturating_sub(released)) * u128::from(rtt_ns);
+            let least = u128::from(self.window / READ_SHARE) * u128::from(took_ns);
+            let is_read = self.window < WINDOW_BULK || used >= least;
+            self.mark = (now, self.announced, self.released);
+            if is_limited && is_read && self.is_open() {
                 let growth = if self.window < WINDOW_BULK { 16 } else { 4 };
                 self.window = self.window.saturating_mul(growth);
             }
@@ -380,7 +390,7 @@ impl Rx {
     pub(super) fn restart(&mut self) {
         let at = self.base + self.released;
         (self.announced, self.read) = (at, at);
-        self.mark.1 = at;
+        (self.mark.1, self.mark.2) = (at, self.released);
         self.ranges.clear();
         self.gets = 0;
         self.told = false;

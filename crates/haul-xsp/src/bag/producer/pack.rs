@@ -174,7 +174,7 @@ impl Producer {
                 self.round.push_back(conn);
                 continue;
             }
-            let before = slab.bytes;
+            let (before, debt) = (slab.bytes, tx.debt);
             let retain = self.config.retain;
             tx.take(conn, quantum, most, records_max, retain, &mut slab);
             self.ready_bytes -= slab.bytes - before;
@@ -182,7 +182,7 @@ impl Producer {
                 tx.in_round = false;
                 continue;
             }
-            turns += usize::from(slab.bytes > before);
+            turns += usize::from(slab.bytes > before || tx.debt < debt);
             queue.push_back(conn);
         }
         if is_little {

@@ -184,12 +184,14 @@ impl Ring {
             let may = self.most_for_one().saturating_sub(held);
             len = len.min(may.max(PARTITION_MIN));
         }
+        if is_last {
+            let part = self.room() / self.users.len() as u64;
+            len = len.min(part.max(PARTITION_MIN));
+        }
         if is_last && held > HEAVY {
             // Also for a later connection.
             let kept = self.region_bytes / KEPT_SHARE;
             len = len.min(self.room().saturating_sub(kept));
-        } else if is_last && !is_alone {
-            len = len.min(PARTITION_MIN);
         }
         if len == 0 {
             return None;

@@ -49,6 +49,8 @@ pub(super) struct Tx {
     pub(super) abandoned: bool,
     /// Waits in `Producer::round`.
     pub(super) in_round: bool,
+    /// Bytes by which its turns have exceeded their quanta.
+    pub(super) debt: u64,
     /// Memory that the peer lets this end write: stream offset, bytes, key.
     pub(super) grants: VecDeque<(u64, u64, Key)>,
 }
@@ -85,7 +87,12 @@ pub(super) enum SlabState {
 impl Tx {
     /// Whether so little is ready and in flight that others do not wait long for it.
     pub(super) const fn has_little(&self) -> bool {
-        self.next - self.packed + self.unacked <= LITTLE
+        self.unpacked() + self.unacked <= LITTLE
+    }
+
+    /// Bytes that are in no slab yet.
+    pub(super) const fn unpacked(&self) -> u64 {
+        self.next - self.packed
     }
 
     pub(super) fn packable(&self) -> bool {
@@ -93,8 +100,8 @@ impl Tx {
         octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
     }
 
-    /// Moves ready data to `slab`: about `quantum` bytes, whole ranges if they fit, because a part
-    /// has no checksum.
+    /// Moves ready data to `slab`: `quantum` bytes less its debt, and what completes the last range:
+    /// whole ranges if they fit, because a part has no checksum.
     pub(super) fn take(
         &mut self,
         conn: ConnId,
@@ -104,7 +111,7 @@ impl Tx {
         retain: bool,
         slab: &mut Slab,
     ) {
-        let mut taken = 0;
+        let mut taken = std::mem::take(&mut self.debt);
         while let Some(range) = self.ready.front().copied() {
             let room = (most - slab.bytes).min(self.credit.saturating_sub(self.packed));
             let fits = range.place.len <= room;
@@ -113,6 +120,7 @@ impl Tx {
                 || slab.records.len() == records_max
                 || !fits && range.crc.is_some() && !slab.records.is_empty()
             {
+                self.debt = taken.saturating_sub(quantum);
                 return;
             }
             self.ready.pop_front();
@@ -127,6 +135,7 @@ impl Tx {
                 self.retained.push_back(now);
             }
         }
+        self.debt = taken.saturating_sub(quantum);
         let Some(end) = self.end.filter(|_| !self.end_packed) else {
             return;
         };
