@@ -107,7 +107,7 @@ fn mac(key: &[u8], parts: &[&[u8]]) -> HmacSha256 {
     mac
 }
 
-/// Tickets of sessions: `session (16) | expiry, s (8) | HMAC-SHA256 (32)`. They hold no secret and
+/// Tickets of sessions: `session (16) | expiry, ns (8) | HMAC-SHA256 (32)`. They hold no secret and
 /// are not encrypted: their issuer keeps the session's state.
 #[derive(Debug, Clone)]
 pub struct Ticketer {
@@ -222,6 +222,18 @@ impl Handshake {
     pub(crate) fn record(&mut self, is_own: bool, octets: &[u8]) {
         let of_acceptor = usize::from(is_own != self.is_opener);
         self.said[of_acceptor].update(octets);
+    }
+
+    /// Returns whether a PDU is the first step of a shared key, which the opener sent before it knew
+    /// that this end chose another method. It may do so once.
+    pub(crate) fn drops_step(&mut self, pdu: &Pdu) -> bool {
+        let Pdu::AuthToken { step: 1, token } = pdu else {
+            return false;
+        };
+        let is_unused = !self.is_opener && self.nonces[0] == NONE;
+        let nonce = token.first_chunk().filter(|_| is_unused);
+        self.nonces[0] = nonce.copied().unwrap_or(self.nonces[0]);
+        nonce.is_some()
     }
 
     /// The first message of the opener.

@@ -320,12 +320,15 @@ impl Session {
             let Some(pdu) = pdu else {
                 continue;
             };
-            let result = if link.handshake.is_done() {
-                link.clear();
-                self.on_pdu(now, pdu)
-            } else {
+            let result = if !link.handshake.is_done() {
                 let result = link.authenticate(&self.config.auth, &pdu);
                 result.map(|()| self.authenticated())
+            } else if self.state == State::Greeting && link.handshake.drops_step(&pdu) {
+                link.clear();
+                Ok(())
+            } else {
+                link.clear();
+                self.on_pdu(now, pdu)
             };
             match result {
                 Err(Error::NotAuthenticated(why)) if self.is_elsewhere => {

@@ -107,6 +107,25 @@ fn a_session_is_open_after_as_few_round_trips_as_its_proofs_need() {
     assert_eq!(round_trips(&[AuthMethod::Tls, AuthMethod::Anonymous]), 2);
 }
 
+#[test]
+fn an_early_step_of_a_key_does_not_matter_where_another_method_is_chosen() {
+    for method in [AuthMethod::Tls, AuthMethod::Anonymous] {
+        let both = config(&[method, AuthMethod::SharedKey], Some(b"secret"));
+        let [mut opener, mut acceptor] = pair(both, config(&[method], None));
+        carry(&mut opener, &mut acceptor).unwrap();
+        carry(&mut acceptor, &mut opener).unwrap();
+        carry(&mut opener, &mut acceptor).unwrap();
+        assert!(matches!(acceptor.poll_event(), Some(Event::OpenRequest(_))));
+        // A second one is a violation.
+        let both = config(&[method, AuthMethod::SharedKey], Some(b"secret"));
+        let [mut opener, mut acceptor] = pair(both, config(&[method], None));
+        carry(&mut opener, &mut acceptor).unwrap();
+        let token = vec![1; 32];
+        let again = Pdu::AuthToken { step: 1, token }.emit(SessionId([7; 16]), 0, 3);
+        assert!(acceptor.handle_input(NOW, &again).is_err());
+    }
+}
+
 /// An opener that asks for two connections along with its session.
 fn eager(methods: &[AuthMethod]) -> ([Session; 2], Vec<ConnId>) {
     let config = || config(methods, Some(b"secret"));
