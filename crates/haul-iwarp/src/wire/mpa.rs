@@ -173,7 +173,7 @@ impl Enhanced {
     }
 }
 
-/// Capabilities of a Longhaul end beyond RFC 5040, in the first bytes of the private data.
+/// Capabilities of a Longhaul end beyond RFC 5040, in the last bytes of the private data.
 ///
 /// ```text
 ///  0  4  "RXX1"

@@ -21,7 +21,7 @@ pub struct StreamConfig {
     /// Initiator: requests a peer-to-peer connection, to be opened by one of these. Responder: the
     /// accepted kinds; `None` is all.
     pub peer_to_peer: Option<RtrKinds>,
-    /// Longhaul's capabilities are offered, eight bytes before the private data.
+    /// Longhaul's capabilities are offered, eight bytes behind the private data.
     pub extensions: bool,
     /// The longest FPDU to and from Longhaul ends, bytes; in steps of 256.
     pub fpdu_max: u32,
