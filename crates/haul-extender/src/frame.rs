@@ -94,8 +94,24 @@ impl Head {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/pages/hex.rs"]
+mod hex;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/protocol/xsp.md");
+
+    #[test]
+    fn the_frame_of_the_page_is_what_this_build_reads_and_writes() {
+        let octets = hex::bytes(PAGE, "rdma-message");
+        let (head, payload) = octets.split_first_chunk().unwrap();
+        let kind = Kind::Message(Some(0x0102_0304));
+        let frame = Head { kind, len: 4 };
+        assert_eq!(Head::decode(*head), Some(frame));
+        assert_eq!((frame.encode(), payload), (*head, &b"ping"[..]));
+    }
 
     #[test]
     fn frames_are_what_they_were() {
