@@ -172,13 +172,15 @@ pub enum Limit {
     Idle,
     /// The sending applications: the ring has room.
     Source,
+    /// Data arrives, and what limits it is known where it is sent.
+    Arriving,
     /// The ring: at this rate and round trip it is used whole.
     Ring,
     /// The class has used its share of the gateway's rate, or its own rate.
     Share,
     /// The path: applications have more to send than it carries.
     Path,
-    /// The receiving applications: their socket buffers are full.
+    /// The receiving applications: their socket buffers are full, and nobody else receives.
     Sink,
     /// The next segment, which does not take the arrived data.
     Next,
@@ -188,9 +190,10 @@ pub enum Limit {
 
 impl Limit {
     /// All limits.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Idle,
         Self::Source,
+        Self::Arriving,
         Self::Ring,
         Self::Share,
         Self::Path,
@@ -205,6 +208,7 @@ impl Limit {
         match self {
             Self::Idle => "idle",
             Self::Source => "source",
+            Self::Arriving => "arriving",
             Self::Ring => "ring",
             Self::Share => "share",
             Self::Path => "path",

@@ -82,6 +82,8 @@ struct Edge {
     is_starved: bool,
     octets_in: u64,
     octets_out: u64,
+    /// Of these, at the last call of `Edges::is_slow`.
+    octets_seen: u64,
 }
 
 /// Applications' connections of a session.
@@ -497,9 +499,16 @@ impl Edges {
         self.starved.iter().all(|conn| producer.credit(*conn) == 0)
     }
 
-    /// Whether any application does not read its data.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.edges.values().any(|edge| edge.held.is_some())
+    /// Whether applications do not read their data, and no other has received any since the last
+    /// call.
+    pub(crate) fn is_slow(&mut self) -> bool {
+        let (mut any_waits, mut any_reads) = (false, false);
+        for edge in self.edges.values_mut() {
+            let before = std::mem::replace(&mut edge.octets_seen, edge.octets_out);
+            any_waits |= edge.held.is_some();
+            any_reads |= edge.held.is_none() && edge.octets_out > before;
+        }
+        any_waits && !any_reads
     }
 
     /// Takes the counts since the last call.
@@ -545,6 +554,7 @@ impl Edge {
             is_starved: false,
             octets_in: 0,
             octets_out: 0,
+            octets_seen: 0,
         }
     }
 

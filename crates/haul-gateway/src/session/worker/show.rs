@@ -110,11 +110,14 @@ impl Worker {
             let sent = before.map_or(0, |before| {
                 segment.octets_out.saturating_sub(before.octets_out)
             });
+            let received = before.map_or(0, |before| {
+                segment.octets_in.saturating_sub(before.octets_in)
+            });
             segment.limit = match self.part.role() {
                 Role::Relay if has_unread[side] && segment.channel.is_some() => Limit::Next,
                 _ => limit(
                     segment,
-                    has_moved,
+                    has_moved.then_some(received > sent),
                     is_slow,
                     is_starved.then(|| sends[side].limit(sent, span_ns, segment.rtt_ns)),
                     sends[side].is_held,
@@ -207,11 +210,11 @@ impl Sends {
     }
 }
 
-/// Returns what limits a segment, as far as this end sees. `waits` is what applications wait for,
-/// if any does.
+/// Returns what limits a segment, as far as this end sees. `moves` tells whether more has arrived
+/// than left, if anything moved; `waits` is what applications wait for, if any does.
 fn limit(
     segment: &Segment,
-    has_moved: bool,
+    moves: Option<bool>,
     is_slow: bool,
     waits: Option<Limit>,
     is_held: bool,
@@ -222,7 +225,8 @@ fn limit(
         _ if is_held => Limit::Share,
         Some(limit) => limit,
         None if segment.posts > 0 => Limit::Path,
-        None if has_moved || segment.ring_used > 0 => Limit::Source,
+        None if moves == Some(true) => Limit::Arriving,
+        None if moves.is_some() || segment.ring_used > 0 => Limit::Source,
         None => Limit::Idle,
     }
 }
@@ -262,11 +266,15 @@ mod tests {
             ..Segment::default()
         };
         let limit = |segment: &Segment, moved, waits| limit(segment, moved, false, waits, false);
-        assert_eq!(limit(&segment, true, Some(Limit::Path)), Limit::Path);
-        assert_eq!(limit(&segment, true, None), Limit::Source);
-        assert_eq!(limit(&segment, false, None), Limit::Idle);
+        assert_eq!(limit(&segment, Some(true), Some(Limit::Path)), Limit::Path);
+        assert_eq!(limit(&segment, Some(false), None), Limit::Source);
+        assert_eq!(limit(&segment, Some(true), None), Limit::Arriving);
+        assert_eq!(limit(&segment, None, None), Limit::Idle);
         segment.channel = None;
-        assert_eq!(limit(&segment, true, Some(Limit::Ring)), Limit::Channel);
+        assert_eq!(
+            limit(&segment, Some(false), Some(Limit::Ring)),
+            Limit::Channel
+        );
     }
 
     #[test]
