@@ -114,12 +114,14 @@ remove_tarball() {
 complete() {
   local prefix file
   prefix=$(dirname "$(dirname "$(find "$root/usr/bin" "$root/opt" -path '*/bin/haul')")")
-  for file in man/man1/haul-send.1.gz bash-completion/completions/haul fish/vendor_completions.d/haul.fish doc/haul/docs/install.md; do
+  for file in man/man1/haul-send.1.gz bash-completion/completions/haul fish/vendor_completions.d/haul.fish doc/haul/docs/install.md doc/haul/book/docs/install.html; do
     [[ -s $prefix/share/$file ]] || { echo "FAILED: no $prefix/share/$file" && return 1; }
   done
   find "$prefix/share/zsh" -name _haul -size +1k | grep -q .
   bash -n "$prefix/share/bash-completion/completions/haul"
   gzip -dc "$prefix/share/man/man1/haul-send.1.gz" | grep -q '^\.SH NAME'
+  # What makes a build for tests speak the next version (docs/adr/0054-versions.md).
+  if grep -q HAUL_NEXT "$prefix/bin/haul"; then echo 'FAILED: haul is a build for tests' && return 1; fi
   grep -q '^aws-lc-sys ' "$prefix/share/doc/haul/copyright"
 }
 
