@@ -96,6 +96,9 @@ impl Head {
 #[cfg(test)]
 #[path = "../../../tests/pages/hex.rs"]
 mod hex;
+#[cfg(test)]
+#[path = "../../../tests/fixtures/recorded.rs"]
+mod recorded;
 
 #[cfg(test)]
 mod tests {
@@ -111,6 +114,23 @@ mod tests {
         let frame = Head { kind, len: 4 };
         assert_eq!(Head::decode(*head), Some(frame));
         assert_eq!((frame.encode(), payload), (*head, &b"ping"[..]));
+    }
+
+    #[test]
+    fn heads_are_those_of_the_first_release() {
+        let made = [
+            ("CONNECT", Kind::Connect),
+            ("ACCEPT", Kind::Accept),
+            ("REJECT", Kind::Reject),
+            ("MESSAGE", Kind::Message(None)),
+            ("MESSAGE-immediate", Kind::Message(Some(7))),
+        ];
+        let made = made.map(|(name, kind)| {
+            let head = Head { kind, len: 300 };
+            assert_eq!(Head::decode(head.encode()), Some(head), "{name}");
+            (name, head.encode().to_vec())
+        });
+        recorded::assert_recorded("gateway-rdma", &made);
     }
 
     #[test]

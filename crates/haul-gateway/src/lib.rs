@@ -54,6 +54,9 @@ pub use caller::Caller;
 pub use config::Config;
 pub use error::StartError;
 pub use gateway::{Gateway, Reach, raise_open_files};
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub use haul_xsp::next::pretend as pretend_next;
 pub use log::{Level, Log};
 pub use refusal::{Cause, Refusal};
 pub use session::{Filler, Taken};

@@ -2,7 +2,7 @@
 
 use crate::auth::AuthError;
 use crate::bag::Breach;
-use crate::wire::{NackStatus, ParseError};
+use crate::wire::{self, NackStatus, ParseError};
 
 /// Why a session ended or could not begin.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -14,6 +14,9 @@ pub enum Error {
     /// The peer broke a rule of the protocol, and received the reason.
     #[error("the peer broke the protocol: {0}")]
     PeerMisbehaved(#[from] Misbehaviour),
+    /// The peer speaks another version of XSP.
+    #[error("it speaks XSP version {0} and this end version {ours}; update the older one", ours = wire::version())]
+    Incompatible(u8),
     /// The authentication of the peer failed.
     #[error("the peer is not authenticated: {0}")]
     NotAuthenticated(#[from] AuthError),
@@ -63,6 +66,9 @@ pub enum Misbehaviour {
     /// Bytes that are no PDU.
     #[error("{0}")]
     Parse(#[from] ParseError),
+    /// An intact PDU of another version; see [`Error::Incompatible`].
+    #[error("a PDU of version {0}")]
+    Version(u8),
     /// It was damaged; see [`Error::Damaged`].
     #[error("a PDU arrived damaged")]
     Damaged,
@@ -97,6 +103,7 @@ impl Error {
                 NackStatus::Unsupported
             }
             Self::PeerMisbehaved(_) => NackStatus::Protocol,
+            Self::Incompatible(_) => NackStatus::Unsupported,
             Self::NotAuthenticated(_) => NackStatus::NotAuthenticated,
             Self::Ended { status, .. } => *status,
             Self::TimedOut => NackStatus::TimedOut,

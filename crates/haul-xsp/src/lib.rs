@@ -29,7 +29,7 @@
 //! Map: [`wire`] version 2, bytes to meaning · [`v1`] versions 0 and 1 · [`Session`] one end of one
 //! segment · [`Relay`] a gateway between two · [`Directory`] all sessions of one end: loops,
 //! tickets, hops allowed · [`bag`] slabs, sizes, pacing · [`AuthConfig`] authentication · [`Error`]
-//! who is to blame.
+//! who is to blame · `next` the next version, in builds for tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -38,6 +38,9 @@ pub mod bag;
 mod directory;
 mod error;
 mod id;
+#[cfg(debug_assertions)]
+#[doc(hidden)]
+pub mod next;
 mod relay;
 mod session;
 pub mod v1;

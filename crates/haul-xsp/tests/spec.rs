@@ -7,9 +7,13 @@
 
 #[path = "../../../tests/pages/hex.rs"]
 mod hex;
+#[path = "common/pdus.rs"]
+mod pdus;
+#[path = "../../../tests/fixtures/recorded.rs"]
+mod recorded;
 
-use haul_xsp::crc32c;
-use haul_xsp::wire::{FLAG_CHECK, HEADER_LEN, Header, Pdu};
+use haul_xsp::wire::{FLAG_CHECK, HEADER_LEN, Header, ParseError, Pdu};
+use haul_xsp::{SessionId, crc32c};
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
@@ -109,4 +113,38 @@ fn the_proof_of_the_page_follows_from_its_key() {
         panic!("no proof");
     };
     assert_eq!(token, mac.finalize().into_bytes().to_vec());
+}
+
+#[test]
+fn pdus_are_those_of_the_first_release() {
+    let made: Vec<_> = pdus::all()
+        .into_iter()
+        .map(|(name, pdu)| {
+            let octets = pdu.emit(SessionId([7; 16]), 0, 9);
+            let read = Pdu::parse(pdu.kind(), &octets[HEADER_LEN..]);
+            assert_eq!(read, Ok(pdu), "{name}");
+            (name, octets)
+        })
+        .collect();
+    recorded::assert_recorded("xsp", &made);
+}
+
+#[test]
+fn elements_and_optional_pdus_of_a_newer_version_are_ignored_critical_ones_refused() {
+    for (name, pdu) in pdus::all() {
+        // Their bodies end with bytes of any content.
+        if matches!(pdu, Pdu::AuthToken { .. } | Pdu::AppData { .. }) {
+            continue;
+        }
+        let octets = pdu.emit(SessionId([7; 16]), 0, 9);
+        let with = |element: [u8; 8]| [&octets[HEADER_LEN..], &element].concat();
+        let newer = with([0x3f, 0xff, 0, 1, 9, 0, 0, 0]);
+        assert_eq!(Pdu::parse(pdu.kind(), &newer), Ok(pdu.clone()), "{name}");
+        let critical = with([0xbf, 0xff, 0, 1, 9, 0, 0, 0]);
+        let refused = Pdu::parse(pdu.kind(), &critical);
+        assert!(
+            matches!(refused, Err(ParseError::Unknown { .. })),
+            "{name}: {refused:?}"
+        );
+    }
 }

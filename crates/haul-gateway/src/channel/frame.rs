@@ -137,6 +137,10 @@ fn piece(offset: u64) -> Result<u8, FrameError> {
 }
 
 #[cfg(test)]
+#[path = "../../../../tests/fixtures/recorded.rs"]
+mod recorded;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -144,6 +148,24 @@ mod tests {
         stag: 0x0102_0304,
         to: 0x1112_1314_1516_1718,
     };
+
+    #[test]
+    fn headers_are_those_of_the_first_release() {
+        let (id, key, len) = (7, KEY, 4096);
+        let made = [
+            ("READY", Frame::Ready),
+            ("GET", Frame::Get { id, key, len }),
+            ("DATA", Frame::Data { id, piece: 3, len }),
+            ("PUT", Frame::Put { id, key, len }),
+            ("PLACED", Frame::Placed { id }),
+            ("WRITTEN", Frame::Written { id, slab: 9 }),
+        ];
+        let made = made.map(|(name, frame)| {
+            assert_eq!(Frame::parse(&frame.emit()), Ok(frame), "{name}");
+            (name, frame.emit().to_vec())
+        });
+        recorded::assert_recorded("gateway-streams", &made);
+    }
 
     #[test]
     fn headers_are_laid_out_as_documented() {

@@ -7,7 +7,7 @@ use crate::auth::{AuthConfig, Handshake};
 use crate::crc::{crc32c, crc32c_continued};
 use crate::error::{Error, Misbehaviour};
 use crate::time::Time;
-use crate::wire::{FLAG_CHECK, HEADER_LEN, Header, Pdu};
+use crate::wire::{FLAG_CHECK, FLAG_OPTIONAL, HEADER_LEN, Header, ParseError, Pdu, version};
 
 /// Silence of so many intervals ends a control connection (part B3, failures).
 const MISSES_MAX: u64 = 3;
@@ -106,6 +106,14 @@ impl ControlLink {
         }
         let octets = self.encode(pdu);
         self.out.push_back(octets);
+        #[cfg(debug_assertions)]
+        if self.handshake.is_done()
+            && let Some(mut added) = super::added::added(self.session, self.seq_out)
+        {
+            seal(&mut added);
+            self.seq_out = self.seq_out.wrapping_add(1);
+            self.out.push_back(added);
+        }
     }
 
     /// Sends the opener's request. No proof covers it, though the last may be still to come.
@@ -125,12 +133,14 @@ impl ControlLink {
 
     fn number(&mut self, pdu: &Pdu) -> Vec<u8> {
         let mut octets = pdu.emit(self.session.unwrap_or(SessionId([0; 16])), 0, self.seq_out);
+        #[cfg(debug_assertions)]
+        super::added::extend(&mut octets);
         seal(&mut octets);
         self.seq_out = self.seq_out.wrapping_add(1);
         octets
     }
 
-    /// Takes bytes up to the end of a PDU: how many, and the PDU if it is whole.
+    /// Takes bytes up to the end of a PDU: how many, and the PDU if it is whole and known.
     pub(super) fn take(
         &mut self,
         now: Time,
@@ -147,6 +157,9 @@ impl ControlLink {
                 return Err(Misbehaviour::Damaged);
             }
             Ok(header) => return Err(Misbehaviour::TooLarge(header.len)),
+            Err(ParseError::Version(theirs)) if self.seq_in == 1 => {
+                return self.take_other_version(theirs, taken, octets);
+            }
             Err(_) if head[1] & FLAG_CHECK != 0 => return Err(Misbehaviour::Damaged),
             Err(error) => return Err(error.into()),
         };
@@ -165,10 +178,51 @@ impl ControlLink {
         if *self.session.get_or_insert(header.session) != header.session {
             return Err(Misbehaviour::Session);
         }
-        let pdu = Pdu::parse(header.kind, &self.input[HEADER_LEN..])?;
+        let pdu = match Pdu::parse(header.kind, &self.input[HEADER_LEN..]) {
+            Ok(pdu) => Some(pdu),
+            // A newer peer sends none before the proofs, which would cover it.
+            Err(ParseError::Unknown { what: "type", .. })
+                if header.flags & FLAG_OPTIONAL != 0 && self.handshake.is_done() =>
+            {
+                self.clear();
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
         self.seq_in = self.seq_in.wrapping_add(1);
         self.last_in = now;
-        Ok((taken, Some(pdu)))
+        Ok((taken, pdu))
+    }
+
+    /// Takes the first PDU of a peer whose version is not this one, or damaged: its check tells.
+    /// Length and check are where they are in all versions since this one.
+    fn take_other_version(
+        &mut self,
+        theirs: u8,
+        taken: usize,
+        octets: &[u8],
+    ) -> Result<(usize, Option<Pdu>), Misbehaviour> {
+        let Some(head) = self.input.first_chunk::<HEADER_LEN>() else {
+            return Ok((taken, None));
+        };
+        if head[1] & FLAG_CHECK == 0 {
+            return Err(ParseError::Version(theirs).into());
+        }
+        let mut head = *head;
+        head[0] = version();
+        let header = Header::parse(&head).ok();
+        let Some(header) = header.filter(|header| header.len <= self.body_max) else {
+            return Err(Misbehaviour::Damaged);
+        };
+        let whole = HEADER_LEN + header.len as usize;
+        let taken = taken + self.fill(whole, &octets[taken..]);
+        if self.input.len() < whole {
+            return Ok((taken, None));
+        }
+        if is_damaged(&header, &self.input) {
+            return Err(Misbehaviour::Damaged);
+        }
+        Err(Misbehaviour::Version(theirs))
     }
 
     fn fill(&mut self, until: usize, octets: &[u8]) -> usize {

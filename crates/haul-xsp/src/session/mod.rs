@@ -5,6 +5,8 @@
 //! [`Session::poll_event`] and the `poll_*` of [`Session::producer`] and [`Session::consumer`],
 //! then ask [`Session::poll_timeout`], before the next.
 
+#[cfg(debug_assertions)]
+mod added;
 mod chan;
 mod conn;
 mod control;
@@ -314,6 +316,9 @@ impl Session {
             let (len, pdu) = match link.take(now, &octets[taken..]) {
                 Ok(some) => some,
                 Err(Misbehaviour::Damaged) => return Err(Error::Damaged),
+                Err(Misbehaviour::Version(theirs)) => {
+                    return Err(self.fail(Error::Incompatible(theirs)));
+                }
                 Err(error) => return Err(self.fail(error.into())),
             };
             taken += len;

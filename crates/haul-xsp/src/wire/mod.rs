@@ -40,10 +40,21 @@ pub const BODY_MAX: usize = 1 << 20;
 /// The first byte of every PDU.
 pub const VERSION: u8 = 2;
 
+/// The version that this end speaks: [`VERSION`], or the next one in tests.
+pub(crate) fn version() -> u8 {
+    #[cfg(debug_assertions)]
+    if crate::next::is_incompatible() {
+        return VERSION + 1;
+    }
+    VERSION
+}
+
 /// Flag of a PDU that answers another.
 pub const FLAG_RESP: u8 = 0x80;
 /// Flag of a PDU whose channel is the CRC32C of the PDU with zeros there.
 pub const FLAG_CHECK: u8 = 0x40;
+/// Flag of a PDU that a reader ignores if it does not know the type.
+pub const FLAG_OPTIONAL: u8 = 0x20;
 
 /// The version of a peer, by its first byte. Versions 0 and 1 are for [`crate::v1`].
 #[must_use]
@@ -62,7 +73,7 @@ pub const fn detect(first: u8) -> Option<u8> {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
-    /// [`FLAG_RESP`], [`FLAG_CHECK`] and flags that are not used yet.
+    /// [`FLAG_RESP`], [`FLAG_CHECK`], [`FLAG_OPTIONAL`] and flags that are not used yet.
     pub flags: u8,
     /// Type of the PDU.
     pub kind: u16,
@@ -84,7 +95,7 @@ impl Header {
     pub fn parse(octets: &[u8; HEADER_LEN]) -> Result<Self, ParseError> {
         let mut reader = Reader::new(octets, "header");
         let version = reader.u8()?;
-        if version != VERSION {
+        if version != self::version() {
             return Err(ParseError::Version(version));
         }
         let header = Self {
@@ -105,7 +116,7 @@ impl Header {
     #[must_use]
     pub fn emit(&self) -> [u8; HEADER_LEN] {
         let mut out = [0; HEADER_LEN];
-        (out[0], out[1]) = (VERSION, self.flags);
+        (out[0], out[1]) = (version(), self.flags);
         out[2..4].copy_from_slice(&self.kind.to_be_bytes());
         out[4..8].copy_from_slice(&self.len.to_be_bytes());
         out[8..24].copy_from_slice(&self.session.0);

@@ -362,7 +362,10 @@ impl Pdu {
                 });
             }
         };
-        r.end()?;
+        // Fields that a newer version adds.
+        while let Some(tlv) = r.tlv()? {
+            tlv.unknown()?;
+        }
         Ok(pdu)
     }
 

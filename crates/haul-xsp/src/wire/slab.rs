@@ -159,7 +159,7 @@ impl SlabAnnounce {
         if is_inline && (flags & SLAB_PUSH != 0 || !(1..=INLINE_MAX).contains(&inline)) {
             return Err(ParseError::Value("slab with inline bytes"));
         }
-        if reader.remaining() != count * Record::LEN + inline {
+        if reader.remaining() < count * Record::LEN + inline {
             return Err(ParseError::Value("number of records"));
         }
         let records: Result<Vec<_>, _> = (0..count).map(|_| Record::parse(reader)).collect();

@@ -10,12 +10,12 @@ use crate::common;
 
 use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{
-    AuthMethod, BODY_MAX, HEADER_LEN, Header, Key, Metadata, NackStatus, ParseError, Pdu, Record,
-    SlabAck, SlabAnnounce,
+    AuthMethod, BODY_MAX, FLAG_CHECK, FLAG_OPTIONAL, HEADER_LEN, Header, Key, Metadata, NackStatus,
+    ParseError, Pdu, Record, SlabAck, SlabAnnounce,
 };
 use haul_xsp::{
     Admission, Allowed, AuthConfig, AuthError, ConnId, Directory, Error, Event, Misbehaviour,
-    Session, SessionConfig, SessionId, SharedKey, SlabSeq, State, Time, bag::Breach,
+    Session, SessionConfig, SessionId, SharedKey, SlabSeq, State, Time, bag::Breach, crc32c,
 };
 
 use common::random::Random;
@@ -374,6 +374,62 @@ fn lengths_are_accepted_only_within_the_limit() {
     );
     octets[0] = 1;
     assert_eq!(Header::parse(&octets), Err(ParseError::Version(1)));
+}
+
+#[test]
+fn an_unknown_pdu_is_ignored_only_if_it_may_be_and_after_the_proofs() {
+    let unknown = |flags, seq| {
+        let header = Header {
+            flags,
+            kind: 0x3fff,
+            len: 4,
+            session: SESSION,
+            chan: 0,
+            seq,
+        };
+        [&header.emit()[..], &[1, 2, 3, 4]].concat()
+    };
+    let is_refused = |result| {
+        matches!(
+            result,
+            Err(Error::PeerMisbehaved(Misbehaviour::Parse(
+                ParseError::Unknown { .. }
+            )))
+        )
+    };
+    let mut victim = Victim::open();
+    victim.seq += 1;
+    let octets = unknown(FLAG_OPTIONAL, victim.seq);
+    let taken = victim.session.handle_input(NOW, &octets);
+    assert_eq!(taken, Ok(octets.len()));
+    let ping = Pdu::Ping {
+        t_us: 1,
+        echo_us: 0,
+    };
+    victim.send(&ping).unwrap();
+    let octets = unknown(0, victim.seq + 1);
+    assert!(is_refused(victim.session.handle_input(NOW, &octets)));
+    let mut victim = Victim::new(config());
+    let octets = unknown(FLAG_OPTIONAL, 1);
+    assert!(is_refused(victim.session.handle_input(NOW, &octets)));
+}
+
+#[test]
+fn an_intact_first_pdu_of_another_version_is_told_from_damage_and_from_other_protocols() {
+    let mut octets = Pdu::AuthType {
+        methods: vec![AuthMethod::Anonymous],
+    }
+    .emit(SESSION, 0, 1);
+    (octets[0], octets[1]) = (3, FLAG_CHECK);
+    let check = crc32c(&octets);
+    octets[24..28].copy_from_slice(&check.to_be_bytes());
+    let take = |octets: &[u8]| Victim::new(config()).session.handle_input(NOW, octets);
+    assert_eq!(take(&octets), Err(Error::Incompatible(3)));
+    octets[33] ^= 1;
+    assert_eq!(take(&octets), Err(Error::Damaged));
+    octets[1] = 0;
+    let other = Misbehaviour::Parse(ParseError::Version(3));
+    assert_eq!(take(&octets), Err(Error::PeerMisbehaved(other)));
 }
 
 #[test]

@@ -267,7 +267,7 @@ impl Worker {
         match (error, self.part.role()) {
             (Error::Closed, _) => {}
             _ if is_dry_run => {}
-            (Error::NotAuthenticated(_), Role::Pending) => {
+            (Error::NotAuthenticated(_) | Error::Incompatible(_), Role::Pending) => {
                 self.shared.count(|totals| totals.sessions_refused += 1);
                 self.shared
                     .log(Level::Warning, format!("{peer}: rejected: {error}"));
