@@ -72,6 +72,9 @@ pub(crate) enum Message {
     Sent { datagrams: u64 },
     /// The final account of this end.
     Account { account: Box<Account> },
+    /// Of a newer peer; never sent.
+    #[serde(other)]
+    Unknown,
 }
 
 /// How one end is reached.
@@ -324,33 +327,36 @@ impl Asked {
     }
 }
 
-/// Reads a request, which may be anything.
-pub(crate) fn asked(bytes: &[u8]) -> Result<Asked, Fault> {
+/// Reads a request, which may be anything; `None` is a message that only a newer client knows.
+pub(crate) fn asked(bytes: &[u8]) -> Result<Option<Asked>, Fault> {
     match message_of(bytes)? {
         Some(Message::Hello { plan }) => {
             plan.validate()?;
-            Ok(Asked::Verbs(Box::new(plan)))
+            Ok(Some(Asked::Verbs(Box::new(plan))))
         }
         Some(Message::Ask { plan }) => {
             plan.validate()?;
-            Ok(Asked::Path(Box::new(plan)))
+            Ok(Some(Asked::Path(Box::new(plan))))
         }
         Some(other) => Err(other.misplaced()),
-        None => Err(Fault::protocol("the client sent no request")),
+        None => Ok(None),
     }
 }
 
 fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     serde_json::to_vec(message)
+        .map(haul_control::next::extend)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))
 }
 
 fn message_of(bytes: &[u8]) -> Result<Option<Message>, Fault> {
-    serde_json::from_slice(bytes).map(Some).map_err(|error| {
-        Fault::protocol(format!(
+    match serde_json::from_slice(bytes) {
+        Ok(Message::Unknown) => Ok(None),
+        Ok(message) => Ok(Some(message)),
+        Err(error) => Err(Fault::protocol(format!(
             "the peer sent a message that cannot be read: {error}"
-        ))
-    })
+        ))),
+    }
 }
 
 fn gone(why: &str) -> Fault {
@@ -392,6 +398,10 @@ pub(crate) fn pair(dead_after: Duration) -> (Control, Control) {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/fixtures/recorded.rs"]
+mod recorded;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::tests::plan;
@@ -403,13 +413,20 @@ mod tests {
     #[test]
     fn requests_of_both_kinds_are_read() {
         let hello = Message::Hello { plan: plan() };
-        assert_eq!(asked(&bytes(&hello)), Ok(Asked::Verbs(Box::new(plan()))));
+        assert_eq!(
+            asked(&bytes(&hello)),
+            Ok(Some(Asked::Verbs(Box::new(plan()))))
+        );
         let plan = path::Plan::new(path::Engine::Tcp);
         let ask = Message::Ask { plan: plan.clone() };
-        assert_eq!(asked(&bytes(&ask)), Ok(Asked::Path(Box::new(plan))));
+        assert_eq!(asked(&bytes(&ask)), Ok(Some(Asked::Path(Box::new(plan)))));
         for other in [&bytes(&Message::Ready)[..], b"", b"{}", b"[1]", b"\xff\0"] {
             assert_eq!(asked(other).unwrap_err().code, Code::Protocol);
         }
+        assert_eq!(
+            asked(br#"{"is":"of a newer version","more":[1]}"#),
+            Ok(None)
+        );
     }
 
     #[test]
@@ -446,6 +463,91 @@ mod tests {
         let found = std::iter::repeat_with(|| far.peek_failure());
         let fault = found.map(Result::unwrap).find_map(|fault| fault).unwrap();
         assert_eq!(fault.code, Code::Usage, "{fault}");
+    }
+
+    #[test]
+    fn messages_are_those_of_the_first_release() {
+        let place = || Place {
+            device: DeviceInfo {
+                provider: "soft".into(),
+                name: "soft-tcp".into(),
+                transport: "iwarp".into(),
+            },
+            addr: 1 << 40,
+            rkey: 7,
+            endpoints: vec![EndpointWire {
+                qp_num: 1,
+                psn: 2,
+                lid: 3,
+                gid: [4; 16],
+                port: 5,
+            }],
+            bound: vec![(5, 6)],
+        };
+        let listening = r#"{"is":"doors","software":"haul 0.1.0","ports":[1],"ticket":2,"machine":{"cpu":"c","cores":2,"memory_bytes":3,"kernel":"6","haul_version":"0.1.0","haul_commit":null,"iperf3":null,"date":"2026-11-27T00:00:00Z"}}"#;
+        let messages = [
+            ("hello", Message::Hello { plan: plan() }),
+            (
+                "welcome",
+                Message::Welcome {
+                    software: "haul 0.1.0".into(),
+                    port: 1,
+                    ticket: 2,
+                    place: place(),
+                },
+            ),
+            ("join", Message::Join { place: place() }),
+            ("connected", Message::Connected),
+            (
+                "begin",
+                Message::Begin {
+                    size: 64,
+                    iterations: Some(10),
+                },
+            ),
+            ("ready", Message::Ready),
+            ("finished", Message::Finished { messages: vec![10] }),
+            (
+                "spent",
+                Message::Spent {
+                    spent: Spent::default(),
+                },
+            ),
+            (
+                "memory",
+                Message::Memory {
+                    memory: Memory::default(),
+                },
+            ),
+            ("end", Message::End),
+            (
+                "ask",
+                Message::Ask {
+                    plan: path::Plan::new(path::Engine::Tcp),
+                },
+            ),
+            ("listening", serde_json::from_str(listening).unwrap()),
+            (
+                "interval",
+                Message::Interval {
+                    until_ms: 100,
+                    bytes: 1 << 33,
+                },
+            ),
+            ("sent", Message::Sent { datagrams: 9 }),
+            (
+                "account",
+                Message::Account {
+                    account: Box::default(),
+                },
+            ),
+        ];
+        let made = messages.map(|(name, message)| {
+            let bytes = bytes(&message);
+            assert_eq!(message_of(&bytes), Ok(Some(message)), "{name}");
+            (name, bytes)
+        });
+        recorded::assert_recorded("bench", &made);
     }
 
     proptest::proptest! {

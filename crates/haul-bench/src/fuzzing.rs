@@ -9,11 +9,11 @@ use crate::control::{self, Asked};
 /// If an accepted plan exceeds the limits of registered or allocated memory.
 pub fn greeting(line: &[u8]) {
     match control::asked(line) {
-        Ok(Asked::Verbs(plan)) => {
+        Ok(Some(Asked::Verbs(plan))) => {
             let layout = plan.layout();
             assert!(layout.is_ok_and(|layout| layout.len() <= 8 << 30));
         }
-        Ok(Asked::Path(plan)) => {
+        Ok(Some(Asked::Path(plan))) => {
             let memory = plan.round().checked_mul(plan.streams.into());
             assert!(memory.is_some_and(|bytes| bytes <= 4 << 30));
             if let Some(verbs) = plan.to_verbs() {
@@ -21,6 +21,6 @@ pub fn greeting(line: &[u8]) {
                 assert!(layout.map_or(true, |layout| layout.len() <= 8 << 30));
             }
         }
-        Err(_) => {}
+        Ok(None) | Err(_) => {}
     }
 }

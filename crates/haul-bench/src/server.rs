@@ -141,7 +141,7 @@ impl control::Service for Bench {
         let mut record = Record::default();
         connection.set_deadline(begun + HANDSHAKE);
         let request = if rights.bench {
-            connection.receive().and_then(|bytes| asked(&bytes))
+            request(&mut connection)
         } else {
             let text = format!("{} may not measure here", rights.name);
             Err(Fault::new(Code::Refused, text).hint("have the server's operator allow it"))
@@ -165,6 +165,15 @@ impl control::Service for Bench {
         if record.is_last {
             // The caller may have dropped the receiver.
             let _ = self.done.send(());
+        }
+    }
+}
+
+/// Receives the request of a client, until the connection's deadline.
+fn request(connection: &mut Connection) -> Result<Asked, Fault> {
+    loop {
+        if let Some(asked) = asked(&connection.receive()?)? {
+            return Ok(asked);
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::identity::PeerIdentity;
 use crate::pending::Place;
 use crate::stream::Stream;
 use crate::trust::{ClientConfig, Rights, ServerConfig};
-use crate::{PROTOCOL, printable, tls};
+use crate::{PROTOCOL, next, printable, tls};
 
 /// Bytes read at a time.
 const PIECE: usize = 16 << 10;
@@ -365,7 +365,11 @@ impl Connection {
     /// The connection failed, or a message is too long.
     pub fn greet(&mut self, greeting: &Greeting, messages: &[Vec<u8>]) -> Result<(), Fault> {
         let mut flight = Vec::new();
-        Frame::Greeting(greeting.clone()).write(&mut flight)?;
+        let greeting = Greeting {
+            service: next::service(&greeting.service),
+            ..greeting.clone()
+        };
+        Frame::Greeting(greeting).write(&mut flight)?;
         for message in messages {
             Frame::Message(message.clone()).write(&mut flight)?;
         }

@@ -2,8 +2,8 @@
 
 use minicbor::{Decode, Encode};
 
-use crate::abridged;
 use crate::fault::{Code, Fault};
+use crate::{abridged, next};
 
 /// Length field before a frame, bytes.
 const LENGTH: usize = 4;
@@ -70,33 +70,31 @@ impl Frame {
     /// # Errors
     /// The message is longer than [`FRAME_MAX`].
     pub fn write(&self, out: &mut Vec<u8>) -> Result<(), Fault> {
-        let start = out.len();
-        out.extend([0; LENGTH]);
         match self {
             Self::Greeting(greeting) => {
-                out.push(Self::GREETING);
-                encode(greeting, out)?;
+                let greeting = Greeting {
+                    software: next::software(&greeting.software),
+                    service: greeting.service.clone(),
+                    ..*greeting
+                };
+                write(Self::GREETING, &encode(&greeting)?, out)
             }
             Self::Message(message) => {
-                out.push(Self::MESSAGE);
-                out.extend_from_slice(message);
+                for (kind, body) in next::added(message) {
+                    write(kind, body, out)?;
+                }
+                write(Self::MESSAGE, message, out)
             }
-            Self::Ping => out.push(Self::PING),
+            Self::Ping => write(Self::PING, &[], out),
             Self::Fault(fault) => {
-                out.push(Self::FAULT);
                 let fault = WireFault {
                     code: fault.code.number(),
                     text: fault.text.clone(),
                     hint: fault.hint.clone(),
                 };
-                encode(&fault, out)?;
+                write(Self::FAULT, &encode(&fault)?, out)
             }
         }
-        let length = out.len() - start - LENGTH;
-        let length = u32::try_from(length).ok().filter(|_| length <= FRAME_MAX);
-        let length = length.ok_or_else(|| Fault::new(Code::Other, "a message is too long"))?;
-        out[start..start + LENGTH].copy_from_slice(&length.to_be_bytes());
-        Ok(())
     }
 
     /// Takes the first frame out of `bytes`, once it is complete, with its length in bytes. The
@@ -136,8 +134,20 @@ impl Frame {
     }
 }
 
-fn encode(value: &impl Encode<()>, out: &mut Vec<u8>) -> Result<(), Fault> {
-    minicbor::encode(value, out)
+/// Appends a frame.
+fn write(kind: u8, body: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
+    let length = body.len() + 1;
+    let length = u32::try_from(length).ok().filter(|_| length <= FRAME_MAX);
+    let length = length.ok_or_else(|| Fault::new(Code::Other, "a message is too long"))?;
+    out.extend(length.to_be_bytes());
+    out.push(kind);
+    out.extend_from_slice(body);
+    Ok(())
+}
+
+fn encode(value: &impl Encode<()>) -> Result<Vec<u8>, Fault> {
+    minicbor::to_vec(value)
+        .map(next::extend)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))
 }
 

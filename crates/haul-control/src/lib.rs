@@ -13,7 +13,8 @@
 //! without a greeting · [`protect`] connections without a control connection · [`authorized`] a
 //! server's clients and [`known`] a client's servers, as files · [`pairing`] two keys by a short
 //! code · [`penalty`] of sources whose logins fail · [`audit`] entries of sessions · [`cancel`]
-//! ending an operation from another thread · [`fault`] failures · `text` texts of peers.
+//! ending an operation from another thread · [`fault`] failures · `text` texts of peers
+//! · `next` the next version, in builds for tests.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -33,6 +34,8 @@ pub mod fault;
 pub mod frame;
 pub mod identity;
 pub mod known;
+#[doc(hidden)]
+pub mod next;
 mod older;
 pub mod pairing;
 pub mod penalty;

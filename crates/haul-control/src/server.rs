@@ -26,7 +26,7 @@ use crate::penalty::Penalties;
 use crate::pending::{Pending, Place};
 use crate::stream::Stream;
 use crate::trust::{Rights, ServerConfig};
-use crate::{lock, older};
+use crate::{abridged, lock, next, older};
 
 /// Deadline of the handshake after a connection was accepted.
 pub const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -418,11 +418,9 @@ impl Server {
             return Err(fault);
         }
         let asked = greeting.service.as_str();
-        let found = self.services.iter().find(|service| service.name() == asked);
-        let Some(service) = found else {
-            let shown = crate::printable(asked.as_bytes());
-            let text = format!("it does not serve '{shown}'");
-            let fault = Fault::new(Code::Refused, text).hint("check the address and the port");
+        let mut services = self.services.iter();
+        let Some(service) = services.find(|service| next::service(service.name()) == asked) else {
+            let fault = self.explain(&greeting);
             connection.refuse(&fault);
             return Err(fault);
         };
@@ -436,6 +434,30 @@ impl Server {
             dead_after: Duration::from_millis(dead_after.into()),
         };
         Ok((service, client))
+    }
+}
+
+impl Server {
+    /// Makes the fault of a client that asks for a service which is not here, or is in another
+    /// version.
+    fn explain(&self, greeting: &Greeting) -> Fault {
+        let stem = |name: &str| name.split('/').next().map(str::to_owned);
+        let mut names = self
+            .services
+            .iter()
+            .map(|service| next::service(service.name()));
+        let same = names.find(|name| stem(name) == stem(&greeting.service));
+        let asked = crate::printable(abridged(&greeting.service).as_bytes());
+        let Some(ours) = same else {
+            let text = format!("it does not serve '{asked}'");
+            return Fault::new(Code::Refused, text).hint("check the address and the port");
+        };
+        let (here, there) = (
+            next::software(SOFTWARE),
+            crate::printable(abridged(&greeting.software).as_bytes()),
+        );
+        let text = format!("{here} here speaks {ours}; the client, {there}, speaks {asked}");
+        Fault::new(Code::Version, text).hint("update haul at the end with the older version")
     }
 }
 

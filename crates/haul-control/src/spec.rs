@@ -2,9 +2,15 @@
 
 #[path = "../../../tests/pages/hex.rs"]
 mod hex;
+#[path = "../../../tests/fixtures/recorded.rs"]
+mod recorded;
 
+use std::path::Path;
+
+use crate::authorized::Authorized;
 use crate::fault::{Code, Fault};
-use crate::frame::{Frame, GREETING_MAX};
+use crate::frame::{Frame, GREETING_MAX, Greeting};
+use crate::known::Known;
 
 const PAGE: &str = include_str!("../../../docs/protocol/control.md");
 
@@ -50,4 +56,51 @@ fn the_exchange_of_the_page_is_what_this_build_reads_and_writes() {
         *fault,
         Fault::new(Code::Refused, "it is blocked").hint("ask it")
     );
+}
+
+#[test]
+fn frames_and_files_are_those_of_the_first_release() {
+    let greeting = |service: &str| {
+        Frame::Greeting(Greeting {
+            software: "haul 0.1.0".into(),
+            service: service.into(),
+            features: 1,
+            dead_after_ms: 20_000,
+            task: [5; 16],
+        })
+    };
+    let made = [
+        ("greeting-files", greeting("files/7")),
+        ("greeting-listing", greeting("listing")),
+        ("greeting-bench", greeting("bench")),
+        ("greeting-pair", greeting("pair")),
+        ("greeting-of-server", greeting("")),
+        ("message", Frame::Message(vec![0xca, 0xfe])),
+        ("ping", Frame::Ping),
+        (
+            "fault",
+            Frame::Fault(Fault::new(Code::Refused, "it is blocked").hint("ask it")),
+        ),
+    ]
+    .map(|(name, frame)| {
+        let mut bytes = Vec::new();
+        frame.write(&mut bytes).unwrap();
+        let read = Frame::read(&bytes, GREETING_MAX).unwrap();
+        assert_eq!(read, Some((Some(frame), bytes.len())), "{name}");
+        (name, bytes)
+    });
+    recorded::assert_recorded("control", &made);
+
+    const KEY: &str = "haul1:AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE";
+    let keys =
+        format!("{KEY} directory=a rights=read,write rate=1Gbit expires=2099-01-31 label=b\n");
+    assert!(Authorized::parse(&keys).is_ok());
+    let known = format!("example.org:4725 {KEY}\n");
+    let parsed = Known::parse(Path::new("known"), &known).unwrap();
+    assert_eq!(parsed.keys("example.org", 4725).len(), 1);
+    let made = [
+        ("authorized_keys", keys.into()),
+        ("known_servers", known.into()),
+    ];
+    recorded::assert_recorded("keys", &made);
 }

@@ -6,15 +6,17 @@
 //!   3   1  1 query · 2 cookie · 3 answer · 4 notice
 //!   4   1  protocol: 1 UDP · 2 TCP
 //!   5   1  verdict of an answer: 0 yes · 1 no such socket · 2 addresses are translated
-//!   6   2  zero
+//!   6   2  zero, ignored
 //!   8   8  nonce of the query, repeated by what answers it
 //!  16   8  cookie: in a query the one that was given, or zero; in a cookie the one that is given
 //!  24   4  QPN: query, the asker's; answer and notice, the target's
 //!  28   4  epoch, likewise
 //!  32  20  asker: address (IPv4 mapped into IPv6), port, zero
 //!  52  20  target, likewise
-//!  72   8  zero
+//!  72   8  zero, ignored
 //! ```
+//!
+//! A reader ignores messages of a kind that it does not know.
 //!
 //! Every message has the same length, so nothing that is answered is answered with more than was
 //! asked.
@@ -27,6 +29,17 @@ use crate::table::{Named, Protocol, Why, address, words};
 pub(crate) const MESSAGE_LEN: usize = 80;
 
 const MAGIC: [u8; 3] = *b"HS\x01";
+
+/// Whether this end fills the fields that a newer version may use; in builds for tests only
+/// (docs/adr/0054-versions.md).
+#[cfg(debug_assertions)]
+static NEXT: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
+
+/// Makes this process's agent speak the next minor version.
+#[cfg(debug_assertions)]
+pub(crate) fn pretend_next() {
+    NEXT.store(true, std::sync::atomic::Ordering::Relaxed);
+}
 
 /// What a message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,10 +70,10 @@ pub(crate) struct Message {
 }
 
 impl Message {
-    /// Reads a message; `None` for anything that is not one. What is reserved must be zero.
+    /// Reads a message; `None` for anything that is not one.
     pub(crate) fn parse(octets: &[u8]) -> Option<Self> {
         let octets: &[u8; MESSAGE_LEN] = octets.try_into().ok()?;
-        if octets[..3] != MAGIC || octets[6..8] != [0; 2] || octets[72..] != [0; 8] {
+        if octets[..3] != MAGIC {
             return None;
         }
         let kind = match octets[3] {
@@ -98,6 +111,13 @@ impl Message {
     /// The bytes.
     pub(crate) fn emit(&self) -> [u8; MESSAGE_LEN] {
         let mut out = [0; MESSAGE_LEN];
+        #[cfg(debug_assertions)]
+        if NEXT.load(std::sync::atomic::Ordering::Relaxed) {
+            out.fill(0xa5);
+            for zero in [50..52, 70..72] {
+                out[zero].fill(0);
+            }
+        }
         out[..3].copy_from_slice(&MAGIC);
         out[3] = self.kind as u8;
         out[4] = if self.protocol == Protocol::Udp { 1 } else { 2 };
@@ -143,6 +163,10 @@ fn be64(octets: &[u8; MESSAGE_LEN], at: usize) -> u64 {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/fixtures/recorded.rs"]
+mod recorded;
+
+#[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
@@ -179,9 +203,34 @@ mod tests {
     }
 
     #[test]
-    fn what_is_reserved_must_be_zero_and_the_length_exact() {
+    fn messages_are_those_of_the_first_release() {
+        let kinds = [
+            ("query", Kind::Query, None),
+            ("cookie", Kind::Cookie, None),
+            ("answer", Kind::Answer, Some(Why::NoSocket)),
+            ("notice", Kind::Notice, None),
+        ];
+        let made = kinds.map(|(name, kind, verdict)| {
+            let message = Message {
+                kind,
+                verdict,
+                ..example()
+            };
+            assert_eq!(Message::parse(&message.emit()), Some(message), "{name}");
+            (name, message.emit().to_vec())
+        });
+        recorded::assert_recorded("sockets", &made);
+    }
+
+    #[test]
+    fn what_a_newer_version_adds_is_ignored_and_the_length_is_exact() {
         let octets = example().emit();
-        for at in [0, 1, 2, 6, 7, 50, 51, 70, 71, 72, 79] {
+        for at in [6, 7, 72, 79] {
+            let mut newer = octets;
+            newer[at] = 0x80;
+            assert_eq!(Message::parse(&newer), Some(example()), "octet {at}");
+        }
+        for at in [0, 1, 2, 3, 50, 51, 70, 71] {
             let mut changed = octets;
             changed[at] ^= 0x80;
             assert_eq!(Message::parse(&changed), None, "octet {at}");
@@ -193,8 +242,10 @@ mod tests {
     proptest! {
         #[test]
         fn whatever_is_read_is_written_as_it_came(octets in proptest::collection::vec(any::<u8>(), 77)) {
-            let octets = [&MAGIC[..], &octets].concat();
+            let mut octets = [&MAGIC[..], &octets].concat();
             if let Some(message) = Message::parse(&octets) {
+                octets[6..8].fill(0);
+                octets[72..].fill(0);
                 prop_assert_eq!(&message.emit()[..], &octets[..]);
             }
         }

@@ -27,7 +27,7 @@ use crate::report::{BenchSummary, Event, Observer, Summary};
 use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
 use crate::sources;
-use crate::wire::{self, Get, Message, OPERANDS_MAX, Put, SERVICE};
+use crate::wire::{self, Get, Message, OPERANDS_MAX, Put};
 
 mod config;
 mod connect;
@@ -101,6 +101,7 @@ pub fn send(
     let put = Message::Put(Put {
         directory: directory.to_vec(),
         policy,
+        binding: [0; 32],
     });
     let binding = wire::binding(&put)?;
     let mut tally = Tally::new(config);
@@ -140,7 +141,6 @@ pub fn send(
         if result.is_ok() {
             session.link.hang_up();
         }
-        let result = result.map_err(explain_refusal);
         // Another attempt replaces what has just been delivered, if it may.
         result.map_err(|fault| match fault.code {
             Code::SourceChanged if outcome.is_superseded && policy.replace => Fault {
@@ -174,6 +174,7 @@ pub fn get(
         paths: paths.iter().map(|path| path.clone().into()).collect(),
         policy,
         choice: choice.chosen()?,
+        binding: [0; 32],
     });
     let binding = wire::binding(&request)?;
     let mut tally = Tally::new(config);
@@ -187,7 +188,7 @@ pub fn get(
         let session = Session::open(config, transfer, &requests)?;
         tally.connected(&session.peer, config.channel);
         let observer = &Greeted::new(observer, &session.link, &session.peer);
-        let first = match session.link.receive().map_err(explain_refusal)? {
+        let first = match session.link.receive()? {
             Message::Offer(offer) => offer,
             other => return Err(other.misplaced()),
         };
@@ -361,7 +362,7 @@ pub fn bench(
     let observer = &Greeted::new(observer, &session.link, &session.peer);
     let (report, sender, receiver) = if reverse {
         let received = bench::receive(&session.link, session.opening, observer);
-        let received = received.map_err(explain_refusal)?;
+        let received = received?;
         (
             received.report.clone(),
             received.peer,
@@ -369,7 +370,7 @@ pub fn bench(
         )
     } else {
         let sent = bench::send(&session.link, &request, session.opening, observer);
-        let sent = sent.map_err(explain_refusal)?;
+        let sent = sent?;
         (sent.report.clone(), sent.spent, sent.report.spent)
     };
     Ok(bench_summary(
@@ -450,7 +451,8 @@ impl Session {
         // Both ends have agreed on it meanwhile.
         setup.sealed = setup.sealed.map(|_| connection.cipher());
         messages[0] = wire::encode(&Message::OpenChannel(setup.to_message()))?;
-        if let Some(seal) = setup.seal(|label, context| connection.export(label, context))? {
+        let export = |label: &str, context: &[u8]| connection.export(label, context);
+        if let Some(seal) = setup.seal(&messages[0], export)? {
             opening.set_seal(seal);
         }
         // An agent that ssh starts has another key each time.
@@ -508,15 +510,6 @@ impl Observer for Greeted<'_> {
         self.tell();
         self.observer.event(event);
     }
-}
-
-/// Tells a server of an earlier session protocol from one that has another service.
-fn explain_refusal(fault: Fault) -> Fault {
-    if fault.code != Code::Refused || !fault.text.contains(SERVICE) {
-        return fault;
-    }
-    let text = "the server does not speak session protocol 7";
-    Fault::new(Code::Version, text).hint("install the same version of haul at both ends")
 }
 
 /// Makes attempts until one succeeds, one fails for good, or `give_up_after` has passed. The first

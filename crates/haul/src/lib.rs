@@ -62,6 +62,8 @@ mod wire;
 #[doc(hidden)]
 pub mod fuzzing;
 #[cfg(test)]
+mod recorded;
+#[cfg(test)]
 mod spec;
 
 use haul_control::cancel;

@@ -136,7 +136,8 @@ impl Entry {
     }
 }
 
-/// Parses the text of the file; leaves out what is no entry.
+/// Parses the text of the file; leaves out what is no entry. A newer version may have added words
+/// to a line.
 fn parse(text: &str) -> Vec<Entry> {
     let entries = text.lines().filter_map(|line| {
         let mut words = line.split(' ');
@@ -149,7 +150,7 @@ fn parse(text: &str) -> Vec<Entry> {
             rtt_us: words.next()?.parse().ok()?,
             at: words.next()?.parse().ok()?,
         };
-        (words.next().is_none() && entry.is_valid()).then_some(entry)
+        entry.is_valid().then_some(entry)
     });
     entries.take(PATHS_MAX).collect()
 }
@@ -233,11 +234,11 @@ mod tests {
         let hash = &blake3::hash(b"x").to_hex()[..32];
         let good = format!("{hash} 192.0.2.1 1000000 100 1");
         assert_eq!(parse(&good).len(), 1);
+        assert_eq!(parse(&format!("{good} more")), parse(&good));
         for bad in [
             "",
             "# comment",
             &good[1..],
-            &format!("{good} 1"),
             &format!("{hash} nowhere 1000000 100 1"),
             &format!("{hash} 192.0.2.1 1 100 1"),
             &format!("{hash} 192.0.2.1 99999999999999 100 1"),

@@ -24,9 +24,7 @@ use crate::report::{Event, Observer, count_of};
 use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
 use crate::sources::Sources;
-use crate::wire::{
-    Bench, DATA_PREAMBLE, Get, Message, OPERANDS_MAX, Policy, Put, SERVICE, SERVICE_BEFORE, binding,
-};
+use crate::wire::{Bench, DATA_PREAMBLE, Get, Message, OPERANDS_MAX, Policy, Put, SERVICE};
 
 mod counters;
 mod listing;
@@ -131,7 +129,6 @@ impl Server {
         let mut services = config.services.clone();
         services.push(Arc::new(Listing(Arc::clone(&files))));
         services.push(Arc::clone(&files) as _);
-        services.push(Arc::new(Before));
         let data = Data {
             preamble: *DATA_PREAMBLE,
             take: take_data(&acceptors),
@@ -313,22 +310,6 @@ impl Service for Shared {
     }
 }
 
-/// What clients of an earlier session protocol ask for.
-struct Before;
-
-impl Service for Before {
-    fn name(&self) -> &'static str {
-        SERVICE_BEFORE
-    }
-
-    fn serve(&self, client: Client) {
-        let mut connection = client.connection;
-        let text = "it speaks session protocol 7, the client speaks 5";
-        let fault = Fault::new(Code::Version, text);
-        connection.refuse(&fault.hint("install the same version of haul at both ends"));
-    }
-}
-
 fn serve(
     shared: &Shared,
     link: &Link,
@@ -360,7 +341,7 @@ fn converse(
     let asked = next(link).and_then(|message| match message {
         Message::OpenChannel(open) => {
             let mut setup = Setup::from_message(&open, link.cipher(), dead_after)?;
-            let seal = setup.seal(|label, context| link.export(label, context))?;
+            let seal = setup.seal(&open.arrived, |label, context| link.export(label, context))?;
             if seal.is_none() && !rights.plain {
                 let text = "data channels without encryption are not admitted";
                 return Err(Fault::new(Code::NotAuthenticated, text)
@@ -489,7 +470,7 @@ fn receive_files(
     };
     let mut outcome = receiver::ReceiverOutcome::default();
     let observer = Logger::new(log, &shared.counters.received);
-    let binding = binding(&Message::Put(put.clone()))?;
+    let binding = put.binding;
     let terms = receiver::Terms {
         policy,
         binding,
@@ -530,7 +511,7 @@ fn send_files(
         let (name, file) = place.file(path)?;
         sources.add(path, name, file)?;
     }
-    let binding = binding(&Message::Get(get.clone()))?;
+    let binding = get.binding;
     let members = match &get.choice {
         Some(choice) => choice.options()?,
         None => walk::Options::default(),

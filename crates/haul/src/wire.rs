@@ -19,8 +19,6 @@ pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 /// Name of the service in the greeting of a control connection: it carries the version of the
 /// session protocol.
 pub(crate) const SERVICE: &str = "files/7";
-/// The name that clients of session protocol 5 ask for.
-pub(crate) const SERVICE_BEFORE: &str = "files";
 
 /// Maximum message, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
@@ -123,6 +121,9 @@ pub(crate) struct Put {
     pub(crate) directory: Vec<u8>,
     #[n(1)]
     pub(crate) policy: Policy,
+    /// [`binding`] of the message as it arrived; zeros in one that is to be sent.
+    #[cbor(skip)]
+    pub(crate) binding: [u8; 32],
 }
 
 /// How the two ends treat files: existing ones, their storage, and what is kept beside content.
@@ -185,6 +186,9 @@ pub(crate) struct Get {
     /// Which entries of trees; all if absent.
     #[n(2)]
     pub(crate) choice: Option<Chosen>,
+    /// As in [`Put`].
+    #[cbor(skip)]
+    pub(crate) binding: [u8; 32],
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -219,6 +223,9 @@ pub(crate) struct OpenChannel {
     /// Cipher of a sealed channel: 1 AES-128-GCM, 2 ChaCha20-Poly1305.
     #[n(5)]
     pub(crate) cipher: Option<u8>,
+    /// The message as it arrived; empty in one that is to be sent.
+    #[cbor(skip)]
+    pub(crate) arrived: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -631,11 +638,12 @@ pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
         )
         .hint("send fewer files at a time"));
     }
-    Ok(bytes)
+    Ok(haul_control::next::extend(bytes))
 }
 
 /// Hashes the request of a session, `Put` or `Get`: with it a
-/// [seal](crate::entry::Entry::seal) covers directories and paths.
+/// [seal](crate::entry::Entry::seal) covers directories and paths, and fields that only one end
+/// knows.
 pub(crate) fn binding(request: &Message) -> Result<[u8; 32], Fault> {
     encode(request).map(|bytes| *blake3::hash(&bytes).as_bytes())
 }
@@ -654,7 +662,16 @@ pub(crate) fn damaged() -> Fault {
 /// Decodes the message in `body`; `None` if its kind is unknown, as of a newer peer.
 pub(crate) fn decode(body: &[u8]) -> Result<Option<Message>, Fault> {
     match minicbor::decode(body) {
-        Ok(message) => Ok(Some(message)),
+        Ok(mut message) => {
+            match &mut message {
+                Message::Put(Put { binding, .. }) | Message::Get(Get { binding, .. }) => {
+                    *binding = *blake3::hash(body).as_bytes();
+                }
+                Message::OpenChannel(open) => open.arrived = body.to_vec(),
+                _ => {}
+            }
+            Ok(Some(message))
+        }
         Err(error) if error.is_unknown_variant() => Ok(None),
         Err(error) => Err(Fault::protocol(format!(
             "the peer sent a message that cannot be read: {error}"

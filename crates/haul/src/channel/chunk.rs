@@ -7,11 +7,11 @@ use crate::wire::crc32c;
 /// Maximum chunk, bytes.
 pub(super) const CHUNK: u64 = 1 << 20;
 /// Offset, length, check.
-pub(super) const CHUNK_HEADER: usize = 16;
+pub(crate) const CHUNK_HEADER: usize = 16;
 /// Bytes of an incomplete chunk are placed after this long, so that progress shows on slow paths.
 pub(super) const PLACE_AFTER: Duration = Duration::from_millis(50);
 
-pub(super) fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
+pub(crate) fn chunk_header(offset: u64, len: u32) -> [u8; CHUNK_HEADER] {
     let mut header = [0; CHUNK_HEADER];
     header[..8].copy_from_slice(&offset.to_be_bytes());
     header[8..12].copy_from_slice(&len.to_be_bytes());

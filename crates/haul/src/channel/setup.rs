@@ -9,7 +9,7 @@ use haul_seal::{Cipher, Seal, Secret};
 use haul_soft::bulk::{Sink, Source};
 
 use crate::fault::{Code, Fault, RESUME, plain};
-use crate::wire::{self, Causes, Message, OpenChannel};
+use crate::wire::{Causes, OpenChannel};
 
 /// An open data channel. Any thread may call its methods.
 pub trait Channel: Send + Sync {
@@ -209,6 +209,7 @@ impl Setup {
             rate_bps: self.rate_bps,
             congestion: self.congestion.clone(),
             cipher: self.sealed.map(cipher_number),
+            arrived: Vec::new(),
         }
     }
 
@@ -250,9 +251,11 @@ impl Setup {
     }
 
     /// Derives what both ends of a sealed channel hold, by the exporter of the control connection
-    /// (RFC 8446 §7.5). Whoever changes the offer ends with another secret.
+    /// (RFC 8446 §7.5). `offer` is the client's message `OpenChannel`: whoever changes it ends with
+    /// another secret.
     pub(crate) fn seal(
         &self,
+        offer: &[u8],
         export: impl FnOnce(&str, &[u8]) -> Result<Exported, Fault>,
     ) -> Result<Option<Seal>, Fault> {
         const LABEL: &str = "EXPORTER-haul-channel";
@@ -261,7 +264,7 @@ impl Setup {
         };
         let mut context = self.ticket.to_wire().to_be_bytes().to_vec();
         context.push(self.kind.number());
-        context.extend(wire::encode(&Message::OpenChannel(self.to_message()))?);
+        context.extend(offer);
         let secret = Secret::new(*export(LABEL, &context)?);
         Ok(Some(Seal { secret, cipher }))
     }
@@ -288,6 +291,7 @@ fn cipher_from_number(number: u8) -> Result<Cipher, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{self, Message};
 
     #[test]
     fn a_secret_is_bound_to_all_of_the_offer() {
@@ -302,7 +306,8 @@ mod tests {
         };
         let context = |setup: &Setup| {
             let mut found = Vec::new();
-            let seal = setup.seal(|label, context| {
+            let offer = wire::encode(&Message::OpenChannel(setup.to_message())).unwrap();
+            let seal = setup.seal(&offer, |label, context| {
                 assert_eq!(label, "EXPORTER-haul-channel");
                 found = context.to_vec();
                 Ok(Exported::default())

@@ -252,7 +252,7 @@ fn configure(setup: &Setup, stream: &TcpStream) -> io::Result<()> {
 }
 
 /// Builds the header of a stream.
-fn stream_header(ticket: Ticket, index: u16) -> [u8; STREAM_HEADER] {
+pub(crate) fn stream_header(ticket: Ticket, index: u16) -> [u8; STREAM_HEADER] {
     let mut header = [0; STREAM_HEADER];
     header[..8].copy_from_slice(DATA_PREAMBLE);
     header[8..16].copy_from_slice(&ticket.to_wire().to_be_bytes());

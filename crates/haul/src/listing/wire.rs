@@ -239,6 +239,7 @@ impl Item {
 
 pub(crate) fn encode(message: &Message) -> Result<Vec<u8>, Fault> {
     minicbor::to_vec(message)
+        .map(haul_control::next::extend)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode a message: {error}")))
 }
 

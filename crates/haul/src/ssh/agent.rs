@@ -112,6 +112,7 @@ pub fn serve(
 
 fn send(output: &mut impl Write, welcome: &Welcome) -> Result<(), Fault> {
     let body = minicbor::to_vec(welcome)
+        .map(haul_control::next::extend)
         .map_err(|error| Fault::new(Code::Other, format!("cannot encode: {error}")))?;
     write_frame(output, Kind::Greeting, 0, &body).map_err(|error| Fault::connection(&error))
 }

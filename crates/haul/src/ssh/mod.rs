@@ -199,6 +199,7 @@ impl Ssh {
             let _ = begin.send(());
             let greeted = skipped.and_then(|software| {
                 let body = minicbor::to_vec(&introduction)
+                    .map(haul_control::next::extend)
                     .map_err(|error| Fault::new(Code::Other, format!("cannot encode: {error}")))?;
                 let lost = |error| Fault::connection(&error);
                 write_frame(&mut stdin, Kind::Greeting, 0, &body).map_err(lost)?;
