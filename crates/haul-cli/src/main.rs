@@ -28,6 +28,8 @@ mod timetable;
 mod trust;
 
 fn main() -> ExitCode {
+    #[cfg(debug_assertions)]
+    speak_next_version();
     if std::env::args_os().len() == 1 {
         eprint!("{}", args::FIRST_STEPS);
         return ExitCode::from(Code::Usage.exit());
@@ -116,4 +118,16 @@ const fn holds_keys(command: &args::Command) -> bool {
 fn survive_file_size_limit() {
     // It fails only for signals that cannot be caught.
     let _ = signal_hook::flag::register(signal_hook::consts::SIGXFSZ, Arc::default());
+}
+
+/// Makes a build for tests speak the next version of every protocol, if HAUL_NEXT is set: the next
+/// minor version, or one that this version does not understand (docs/adr/0054-versions.md).
+#[cfg(debug_assertions)]
+fn speak_next_version() {
+    if let Some(next) = std::env::var_os("HAUL_NEXT") {
+        let is_incompatible = next == "incompatible";
+        haul_control::next::pretend(is_incompatible);
+        haul_gateway::pretend_next(is_incompatible);
+        haul_socket::pretend_next();
+    }
 }

@@ -8,6 +8,7 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::{Gateway, member};
@@ -303,5 +304,73 @@ fn an_optional_gateway_that_is_killed_is_left_out_where_ends_acknowledge() {
         let near = entry_by(kind, &via, echo_server(), "end_to_end = true");
         let near = Gateway::start(&near);
         outlive(kind, &near, &mut optional);
+    }
+}
+
+/// A command that becomes `haul` as the next version speaks; see `HAUL_NEXT` in src/main.rs.
+fn speaking(next: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
+    if !next.is_empty() {
+        command.env("HAUL_NEXT", next);
+    }
+    command
+}
+
+#[test]
+fn gateways_of_two_versions_carry_connections_and_outlive_an_upgrade() {
+    for kind in KINDS {
+        for (near, far) in [("minor", ""), ("", "minor")] {
+            let start = |speaks, listen: &str, more| {
+                Gateway::start_by(speaking(speaks), &member(kind, listen, more), &[])
+            };
+            let last = start(far, "127.0.0.1:0", "exit = ['127.0.0.1']");
+            let mut middle = start(near, "127.0.0.1:0", "next = ['127.0.0.1']");
+            let via = [middle.sessions_at(), last.sessions_at()];
+            let config = entry(kind, &via, echo_server(), "end_to_end = true");
+            let entry = Gateway::start_by(speaking(near), &config, &[]);
+            let sent = pattern(8 << 20);
+            let got = exchange(entry.listener_at(), &sent, || {
+                // The upgrade of a gateway that connections pass.
+                middle.kill();
+                middle = start(far, &via[0].to_string(), "next = ['127.0.0.1']");
+            });
+            let said = entry.all_said();
+            assert!(got.is_ok_and(|got| got == sent), "{kind}: {said:#?}");
+            has_said(&said, &format!("data channel {kind} ("));
+        }
+    }
+}
+
+#[test]
+fn a_gateway_that_drains_is_replaced_by_the_next_version() {
+    for (before, after) in [("", "minor"), ("minor", "")] {
+        let config = |listen: &str| member("tcp", listen, "exit = ['127.0.0.1']");
+        let mut last = Gateway::start_by(speaking(before), &config("127.0.0.1:0"), &[]);
+        let at = last.sessions_at();
+        let near = Gateway::start(&entry("tcp", &[at], echo_server(), ""));
+        let sent = pattern(8 << 20);
+        let got = exchange(near.listener_at(), &sent, || last.signal("TERM"));
+        let said = near.all_said();
+        assert!(got.is_ok_and(|got| got == sent), "{said:#?}");
+        assert_eq!(last.exit_code(), Some(0));
+        let next = Gateway::start_by(speaking(after), &config(&at.to_string()), &[]);
+        assert_eq!(next.sessions_at(), at);
+        let got = exchange(near.listener_at(), &sent, || {});
+        let said = near.all_said();
+        assert!(got.is_ok_and(|got| got == sent), "{said:#?}");
+    }
+}
+
+#[test]
+fn gateways_without_a_common_version_name_both_at_both_ends() {
+    for (near, far, theirs, ours) in [("incompatible", "", 3, 2), ("", "incompatible", 2, 3)] {
+        let config = member("tcp", "127.0.0.1:0", "exit = ['127.0.0.1']");
+        let last = Gateway::start_by(speaking(far), &config, &[]);
+        let config = entry("tcp", &[last.sessions_at()], echo_server(), "");
+        let near = Gateway::start_by(speaking(near), &config, &[]);
+        assert!(exchange(near.listener_at(), b"ping", || {}).is_err());
+        let line = |theirs, ours| format!("XSP version {theirs} and this end version {ours}");
+        last.said(&line(theirs, ours));
+        near.said(&line(ours, theirs));
     }
 }

@@ -46,3 +46,4 @@ mod texts;
 mod through;
 mod tree;
 mod verify;
+mod versions;

@@ -1,10 +1,12 @@
 //! `haul run --gateway` of applications that do not load the library.
 
+use std::io::Write as _;
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use crate::common::{Gateway, member};
-use crate::support::{Ended, Place, haul, text};
+use crate::support::{Ended, Place, haul, start_with, text};
 
 /// No host of the internet has this address (RFC 5737).
 const ELSEWHERE: &str = "192.0.2.1";
@@ -20,7 +22,13 @@ struct Through {
 
 impl Through {
     fn new(place: &Place) -> Self {
-        let gateway = Gateway::start(&member("tcp", "127.0.0.1:0", "exit = ['127.0.0.1']"));
+        Self::by(Command::new(env!("CARGO_BIN_EXE_haul")), place)
+    }
+
+    /// With a gateway that this command, which becomes `haul`, starts.
+    fn by(command: Command, place: &Place) -> Self {
+        let config = member("tcp", "127.0.0.1:0", "exit = ['127.0.0.1']");
+        let gateway = Gateway::start_by(command, &config, &[]);
         let library = place.outside("library");
         std::fs::write(&library, "").unwrap();
         let at = gateway.sessions_at().to_string();
@@ -151,4 +159,33 @@ fn the_report_gives_the_reason_that_is_true_for_the_application() {
         table.contains("the gateway could not make the connection"),
         "{table}"
     );
+}
+
+#[test]
+fn it_reaches_gateways_of_the_next_and_of_the_previous_version() {
+    let next = ["HAUL_NEXT=minor".to_owned()];
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            stream.unwrap().write_all(b"hello\n").unwrap();
+        }
+    });
+    let script = format!("exec 3<>/dev/tcp/{}; head -n 1 <&3", to.replace(':', "/"));
+    for is_next in [false, true] {
+        let place = Place::new();
+        let mut gateway = Command::new(env!("CARGO_BIN_EXE_haul"));
+        if !is_next {
+            gateway.env("HAUL_NEXT", "minor");
+        }
+        let through = Through::by(gateway, &place);
+        if !through.has_filter() {
+            return;
+        }
+        let line = through.line(&[], &["bash", "-c", &script]);
+        let ended = start_with(if is_next { &next } else { &[] }, line)
+            .end()
+            .ok();
+        assert_eq!(ended.stdout, "hello\n");
+    }
 }
