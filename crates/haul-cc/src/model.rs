@@ -453,8 +453,10 @@ impl Model {
                 self.probe(now);
             }
             State::Up { until, started } if now >= until => {
+                // A flow that fell silent during the burst has repaid it already.
+                let longest_ns = until.since(started) + self.smoothed_rtt_ns;
                 self.state = State::Down {
-                    until: now.after(now.since(started)),
+                    until: now.after(now.since(started).min(longest_ns)),
                 };
             }
             State::Down { until } if now >= until => self.cruise(now),
@@ -639,6 +641,10 @@ impl Queue {
         if elapsed_ns < epoch_ns {
             return;
         }
+        // Whatever stood before a silence has drained, or others keep it standing, which will show.
+        if elapsed_ns > SILENT_RTTS * round_ns + EPOCH_NS_MAX {
+            self.forget_standing();
+        }
         // No queue empties so fast while anybody sends: a host has stalled.
         if self.minima_ns[0].saturating_sub(least) > elapsed_ns / 2 {
             self.noisy_until = now.after(NOISY_NS);
@@ -676,6 +682,8 @@ const EPOCH_NS_MIN: u64 = 4 * MILLISECOND_NS;
 /// Longer than a host stalls, as a rule.
 const EPOCH_NS_MAX: u64 = 20 * MILLISECOND_NS;
 const EPOCHS: usize = 5;
+/// After so long without an acknowledgement, a flow has been silent.
+const SILENT_RTTS: u64 = 4;
 /// How long a host that has stalled is expected to do so again.
 const NOISY_NS: u64 = SECOND_NS;
 /// A queue that outlasts this much yielding, and has not fallen lately, is caused by another flow.

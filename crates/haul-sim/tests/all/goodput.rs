@@ -128,6 +128,58 @@ fn a_flow_that_writes_piece_by_piece_neither_floods_the_path_nor_starves() {
     assert!(share > 0.9, "{share} of the rate");
 }
 
+/// An application sends, is silent, and sends again: wherever in its cycle of bursts the silence
+/// finds the control, the path is full again at once. Threads that run late make the cycles differ.
+#[test]
+fn a_flow_that_was_silent_fills_the_path_again() {
+    const WRITES: [u64; 4] = [1, 4, 9, 21];
+    let (rate_bps, seeds) = (100_000_000, 1..=24_u64);
+    let cells = [20, 80].into_iter().flat_map(|rtt_ms| {
+        let stalls = [
+            None,
+            Some(Stalls::Random {
+                every_ns: 20 * MILLISECOND_NS,
+                length_ns: 2 * MILLISECOND_NS,
+            }),
+        ];
+        let seeds = seeds.clone();
+        stalls
+            .into_iter()
+            .flat_map(move |stalls| seeds.clone().map(move |seed| (rtt_ms, stalls, seed)))
+    });
+    let slow = on_all_processors(cells, |(rtt_ms, stalls, seed)| {
+        // One and a half seconds each, and a little more with each seed.
+        let bytes = rate_bps / 8 * (150 + 3 * seed) / 100;
+        let at = |second: u64| Time::from_ns(second * SECOND_NS);
+        let mut world = World::new(&scenario::plain(rate_bps, rtt_ms, 0.0), seed);
+        let flow = world.add(Flow {
+            stream_bytes: [20_000, 0],
+            later: WRITES.map(|second| (at(second), bytes)).into(),
+            stalls: [stalls; 2],
+            stamps_arrivals: true,
+            ..Flow::default()
+        });
+        let ideal_ns = bytes * 8 * SECOND_NS / rate_bps;
+        let limit_ns = ideal_ns / 8 * 9 + RAMP_RTTS * rtt_ms * MILLISECOND_NS;
+        let mut due = 20_000;
+        for second in WRITES {
+            due += bytes;
+            world.run_until(at(second).after(limit_ns));
+            let placed = world.host(flow, 1).map_or(0, |host| host.rx.placed_bytes);
+            if placed < due {
+                let text = format!(
+                    "{rtt_ms} ms, seed {seed}, {stalls:?}: {} bytes missing of those of second {second}",
+                    due - placed
+                );
+                return Some(text);
+            }
+        }
+        None
+    });
+    let slow: Vec<_> = slow.into_iter().flatten().collect();
+    assert!(slow.is_empty(), "{slow:#?}");
+}
+
 /// What waits for a thread is read all at once, faster than the path carries: that is no rate of
 /// the path's.
 #[test]
