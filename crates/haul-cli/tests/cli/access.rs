@@ -598,6 +598,23 @@ fn a_code_is_enough_for_one_transfer() {
 }
 
 #[test]
+fn a_wrong_code_is_one_line_at_each_end() {
+    let place = Place::new();
+    make_file(&place.client("a"), 10, 8);
+    let mut waiting = Waiting::start(&place);
+    let sent = waiting.send(&text(&place.client("a")), &wrong(&waiting.code));
+    assert_eq!(sent.code, Some(12), "{sent:?}");
+    let line = "haul: the server: the code is wrong (compare it with what haul receive prints; ";
+    assert!(sent.stderr.starts_with(line), "{sent:?}");
+    assert_eq!(sent.stderr.lines().count(), 1, "{sent:?}");
+    let told = waiting.lines.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(told, "haul: a sender entered a wrong code; tries left: 2");
+    waiting.child.kill().unwrap();
+    let (_, said) = waiting.end();
+    assert_eq!(said, "");
+}
+
+#[test]
 fn a_receiver_ends_with_a_sender_that_it_refuses() {
     let place = Place::new();
     make_file(&place.client("a"), 100, 7);
