@@ -514,8 +514,10 @@ def prepare(options, work):
         if done.returncode:
             print("trust: some programs are missing", file=sys.stderr)
     programs = {name.replace("_", " "): getattr(options, name) for name in names}
-    if not options.haul:
-        programs["haul"] = cargo("build", "--package", "haul-cli")["haul-cli", "haul"]
+    if not (options.haul and options.xio):
+        # Those of ./test at a time: another choice builds what they need with other features.
+        packages = [f"--package=haul-{name}" for name in ("cli", "socket", "capi", "guest")]
+        programs["haul"] = options.haul or cargo("build", *packages)["haul-cli", "haul"]
     if not options.quic:
         built = cargo("build", "--manifest-path", "tests/quic/Cargo.toml", "--target-dir", str(ROOT / "target"))
         programs["quic"] = built["quic", "quic"]
@@ -526,7 +528,6 @@ def prepare(options, work):
         programs["tcp test"] = cargo("test", "--no-run", "--package", "haul", "--lib")["haul", "haul"]
     if not options.xio:
         programs["xio"] = ROOT / "target/xio"
-        cargo("build", "--package", "haul-capi")
         make = ["make", "-C", "c", "xio", f"OUT={programs['xio']}", f"ARCHIVE={ROOT}/target/release/libhaul_capi.a"]
         if subprocess.run(make, cwd=ROOT, check=False).returncode:
             programs["xio"] = "the driver could not be built (make -C c xio)"
