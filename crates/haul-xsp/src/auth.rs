@@ -224,7 +224,7 @@ impl Handshake {
         self.said[of_acceptor].update(octets);
     }
 
-    /// Returns whether a PDU is the first step of a shared key, which the opener sent before it knew
+    /// Returns whether a PDU is the first step of a shared key that the opener sent before it knew
     /// that this end chose another method. It may do so once.
     pub(crate) fn drops_step(&mut self, pdu: &Pdu) -> bool {
         let Pdu::AuthToken { step: 1, token } = pdu else {
