@@ -298,8 +298,9 @@ impl Row {
                 }
             }
             Err(Stop::Failed(error)) => {
-                eprintln!("{label}: failed: {error:#}");
-                self.failed.push(format!("{}: {error:#}", way.name()));
+                let why = crate::line(&error);
+                eprintln!("{label}: failed: {why}");
+                self.failed.push(format!("{}: {why}", way.name()));
             }
             interrupted => return interrupted.map(|_| ()),
         }

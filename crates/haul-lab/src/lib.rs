@@ -43,4 +43,4 @@ mod usage;
 pub use cli::{Args, Command, run};
 pub use lab::{Engine, Lab};
 pub use scenario::Scenario;
-pub use usage::Usage;
+pub use usage::{Usage, line};

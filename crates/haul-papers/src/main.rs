@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         Command::Reproduce(args) => reproduce::reproduce(&args),
     };
     done.unwrap_or_else(|error| {
-        eprintln!("haul-papers: {error:#}");
+        eprintln!("haul-papers: {}", haul_lab::line(&error));
         ExitCode::FAILURE
     })
 }

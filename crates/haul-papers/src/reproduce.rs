@@ -222,7 +222,7 @@ pub(crate) fn reproduce(args: &ReproduceArgs) -> Result<ExitCode> {
                 results.figures.push(figure);
                 break;
             }
-            Err(Stop::Failed(error)) => figure.failed = Some(format!("{error:#}")),
+            Err(Stop::Failed(error)) => figure.failed = Some(haul_lab::line(&error)),
         }
         for line in figure.not_run.iter().chain(&figure.failed) {
             eprintln!("{label}: {line}");

@@ -35,7 +35,7 @@ const DOWN_PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn up(args: &UpArgs) -> Result<ExitCode> {
     if args.detached {
         if let Err(error) = hold(args) {
-            println!("{FAILED}{error:#}");
+            println!("{FAILED}{}", crate::line(&error));
             return Ok(match error.is::<Usage>() {
                 true => ExitCode::from(USAGE),
                 false => ExitCode::FAILURE,

@@ -125,7 +125,7 @@ impl Runner<'_> {
         match self.measure(&lab, cell, tool) {
             Ok(measured) => run.figures = Some(Figures::new(cell, tool, &measured)),
             Err(Stop::Interrupted(signal)) => return Ok(Outcome::Interrupted(signal)),
-            Err(Stop::Failed(error)) => run.error = Some(format!("{error:#}")),
+            Err(Stop::Failed(error)) => run.error = Some(crate::line(&error)),
         }
         let report = Report::from(lab.stats());
         if cell.engine != Engine::None {

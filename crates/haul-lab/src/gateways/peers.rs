@@ -105,7 +105,10 @@ fn line(program: &Path, words: &str) -> Vec<OsString> {
 /// Missing programs are recorded; a signal or a failure ends the start.
 fn kept<T>(found: Result<Result<T, Missing>, Stop>) -> Result<Result<T, Missing>, Stop> {
     match found {
-        Err(Stop::Failed(error)) => Ok(Err(Missing(format!("does not start: {error:#}")))),
+        Err(Stop::Failed(error)) => Ok(Err(Missing(format!(
+            "does not start: {}",
+            crate::line(&error)
+        )))),
         found => found,
     }
 }

@@ -83,13 +83,13 @@ impl Trials<'_> {
                 run.wire_bytes = timed.wire_bytes;
                 run.warnings = timed.warnings;
             }
-            Err(Stop::Failed(error)) => run.outcome = Outcome::Failed(format!("{error:#}")),
+            Err(Stop::Failed(error)) => run.outcome = Outcome::Failed(crate::line(&error)),
             Err(interrupted) => return Err(interrupted),
         }
         if run.seconds().is_some() {
             match tree::compare(&source, &copy) {
                 Ok(compared) => run.judge(compared),
-                Err(error) => run.outcome = Outcome::Failed(format!("{error:#}")),
+                Err(error) => run.outcome = Outcome::Failed(crate::line(&error)),
             }
         }
         Ok(run)

@@ -111,7 +111,12 @@ pub(crate) fn run(args: &FairnessArgs) -> Result<ExitCode> {
                 break;
             }
             Err(Stop::Failed(error)) => {
-                eprintln!("{} and {}: {error:#}", tools[0].name, tools[1].name);
+                eprintln!(
+                    "{} and {}: {}",
+                    tools[0].name,
+                    tools[1].name,
+                    haul_lab::line(&error)
+                );
                 failed = true;
             }
         }
