@@ -57,6 +57,9 @@ pub struct MoversArgs {
     /// Loss rates [default: 0,1e-4,1e-3; with --quick 1e-4]
     #[arg(long, value_delimiter = ',', value_name = "RATE,…")]
     pub losses: Vec<f64>,
+    /// Only the cells in which something is required
+    #[arg(long)]
+    pub bars: bool,
     /// Rate of the path
     #[arg(long, value_parser = Rate::parse, value_name = "RATE", default_value = "1Gbit")]
     pub rate: Rate,
@@ -255,6 +258,9 @@ fn cells(args: &MoversArgs) -> Vec<Cell> {
             cells.extend(losses.iter().map(|&loss| Cell { set, rtt_ms, loss }));
         }
     }
+    if args.bars {
+        cells.retain(|cell| bars::has_bars(*cell));
+    }
     // The sort is stable.
     cells.sort_by_key(|cell| !bars::has_bars(*cell));
     cells
@@ -317,6 +323,7 @@ mod tests {
         // Climate, kernel and flat at two paths, tiny and again at two, sparse at one.
         assert_eq!(with_bars, 11);
         assert!(all.iter().take(with_bars).all(|cell| bars::has_bars(*cell)));
+        assert_eq!(cells(&parsed(&["--bars"])), all[..with_bars]);
         assert_eq!(cells(&parsed(&["--quick"])).len(), 3);
     }
 
