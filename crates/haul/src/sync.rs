@@ -5,14 +5,16 @@
 //! again, so it knows what is there then. Map: `pair` two trees · `plan` compares them · `last`
 //! remembers the file systems of sources.
 
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use haul_io::file::Dir;
+use rustix::fs::access;
 
 use crate::choice::Choice;
-use crate::client::{Access, Config};
-use crate::fault::{Code, Fault};
+use crate::client::{self, Config};
+use crate::fault::{Code, Fault, plain};
 use crate::fs::tree::Tree;
 use crate::listing::delete::{self, Outcome};
 use crate::report::count_of;
@@ -24,15 +26,18 @@ mod plan;
 pub use crate::listing::verify::Source;
 pub use last::Last;
 pub use pair::Pair;
-pub use plan::{Finding, How, Plan, Step, check_deletion, check_destination, examine};
+use plan::file_system_there;
+pub use plan::{Finding, How, Plan, Step, check_destination, examine};
 
+const OTHER_SOURCE: &str = "the source is on another file system than at the last deletion";
+const RIGHT_SOURCE: &str = "check whether the right one is mounted; --accept-source takes this one";
 /// Default of [`Guards::max_delete`].
 pub const MAX_DELETE: u64 = 1000;
 
 /// Prepares the way to the server once, for all that a command does there.
 ///
 /// # Errors
-/// As [`Access::prepare`].
+/// As [`client::Access::prepare`].
 pub fn enter(config: &Config) -> Result<Config, Fault> {
     let mut entered = config.clone();
     if let Some(access) = &config.access {
@@ -44,9 +49,9 @@ pub fn enter(config: &Config) -> Result<Config, Fault> {
 
 /// The access to a server that is prepared.
 #[derive(Debug)]
-struct Entered(Arc<dyn Access>);
+struct Entered(Arc<dyn client::Access>);
 
-impl Access for Entered {
+impl client::Access for Entered {
     fn prepare(&self, _: &mut Config) -> Result<(), Fault> {
         Ok(())
     }
@@ -91,13 +96,11 @@ impl Guards {
             let hint = "check whether the source is mounted; to empty the destination, remove it";
             return refuse(Code::Refused, "the source is empty", hint.to_owned());
         }
-        if let (Some(last), Some(now)) = (&self.last, plan.source_file_system)
-            && !self.accepts_source
-            && last.find(&key(pair)).is_some_and(|then| then != now)
+        if self
+            .expected(pair)
+            .is_some_and(|then| plan.source_file_system.is_some_and(|now| now != then))
         {
-            let text = "the source is on another file system than at the last deletion";
-            let hint = "check whether the right one is mounted; --accept-source takes this one";
-            return refuse(Code::Refused, text, hint.to_owned());
+            return refuse(Code::Refused, OTHER_SOURCE, RIGHT_SOURCE.to_owned());
         }
         if plan.extra_count > self.max_delete {
             let (count, most) = (plan.extra_count, self.max_delete);
@@ -107,6 +110,54 @@ impl Guards {
             return refuse(Code::Refused, &text, hint);
         }
         Ok(())
+    }
+
+    /// Returns the file system that the source must be on.
+    fn expected(&self, pair: &Pair) -> Option<u64> {
+        let last = self.last.as_ref().filter(|_| !self.accepts_source);
+        last.and_then(|last| last.find(&key(pair)))
+    }
+
+    /// Refuses a transfer whose deletion would be refused after it: the source is on another file
+    /// system, or this user may not remove anything from the local destination. A server refuses
+    /// the transfer by itself.
+    ///
+    /// # Errors
+    /// The reason, or the server cannot be reached.
+    pub fn check_first(&self, config: &Config, pair: &Pair) -> Result<(), Fault> {
+        let refuse = |code, text: &str| {
+            Err(Fault::new(
+                code,
+                format!("nothing is transferred or deleted: {text}"),
+            ))
+        };
+        let here = match Dir::open(&pair.here) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            opened => Some(opened.map_err(|error| cannot_open(&error))?),
+        };
+        if let (Source::Remote, Some(_)) = (pair.source, &here)
+            && let Err(error) = access(
+                &pair.here,
+                rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+            )
+        {
+            let text = format!(
+                "cannot write to the local directory: {}",
+                plain(&error.into())
+            );
+            return refuse(Code::FileError, &text);
+        }
+        let Some(expected) = self.expected(pair) else {
+            return Ok(());
+        };
+        let now = match (pair.source, here) {
+            (Source::Local, here) => here.and_then(|dir| dir.file_system().ok()),
+            (Source::Remote, _) => file_system_there(config, &pair.there)?,
+        };
+        match now.is_some_and(|now| now != expected) {
+            true => refuse(Code::Refused, OTHER_SOURCE).map_err(|fault| fault.hint(RIGHT_SOURCE)),
+            false => Ok(()),
+        }
     }
 
     /// Remembers the file system of the source.
@@ -151,14 +202,17 @@ pub fn delete(
         (Source::Local, Some(session)) => session.delete(&extra)?,
         (Source::Local, None) => Outcome::default(),
         (Source::Remote, _) => {
-            let failed = |error| Fault::file("cannot open the local directory", &error);
-            let dir = Dir::open(&pair.here).map_err(failed)?;
+            let dir = Dir::open(&pair.here).map_err(|error| cannot_open(&error))?;
             delete::delete(&Tree::new(dir, [0; 8]), extra)
         }
     };
     let full = full.iter().map(|path| path.as_bytes().to_vec());
     outcome.not_empty.extend(full);
     Ok((plan, outcome))
+}
+
+fn cannot_open(error: &io::Error) -> Fault {
+    Fault::file("cannot open the local directory", error)
 }
 
 /// Returns what a pair of trees is remembered by: the local one, because the other has many

@@ -160,7 +160,7 @@ pub struct Policy {
 }
 
 /// Returns whether a flag that later versions added is left out.
-const fn is_unset(flag: &bool) -> bool {
+pub(crate) const fn is_unset(flag: &bool) -> bool {
     !*flag
 }
 
@@ -291,7 +291,7 @@ impl From<Time> for FileTime {
     }
 }
 
-#[derive(Debug, Clone, PartialEq, Encode, Decode)]
+#[derive(Debug, Clone, Default, PartialEq, Encode, Decode)]
 pub(crate) struct Plan {
     /// Id of the first entry of the batch.
     #[n(0)]
@@ -302,7 +302,7 @@ pub(crate) struct Plan {
     /// A bit for each entry, the lowest of each byte first: it is present already.
     #[cbor(n(2), with = "minicbor::bytes")]
     pub(crate) complete: Vec<u8>,
-    /// Files of which parts are present.
+    /// Files of which parts are present, of this batch or of an earlier one.
     #[n(3)]
     pub(crate) parts: Vec<Part>,
 }

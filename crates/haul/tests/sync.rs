@@ -85,7 +85,16 @@ impl Place {
             is_recursive: true,
             ..Request::default()
         };
-        let session = Session::open(&self.config, &request)?;
+        self.delete_of(&request, choose)
+    }
+
+    /// Lists what the request names, and has the server remove these entries.
+    fn delete_of(
+        &self,
+        request: &Request,
+        choose: impl Fn(&[Entry]) -> Vec<Entry>,
+    ) -> Result<Outcome, Fault> {
+        let session = Session::open(&self.config, request)?;
         let mut entries = Vec::new();
         session.list(|found| {
             match found {
@@ -143,6 +152,15 @@ fn only_who_may_write_removes_anything() {
     for (rights, read_only) in cases {
         let place = Place::new(&rights, read_only);
         let refused = place.delete(file).unwrap_err();
+        assert_eq!(refused.code, Code::Refused, "{refused}");
+        // A request that names its deletion is refused before anything is listed.
+        let request = Request {
+            path: b"tree".to_vec(),
+            deletes: true,
+            ..Request::default()
+        };
+        let listed = |_: &[Entry]| panic!("it was listed");
+        let refused = place.delete_of(&request, listed).unwrap_err();
         assert_eq!(refused.code, Code::Refused, "{refused}");
         place.assert_whole();
     }

@@ -3,7 +3,7 @@
 use haul::choice::Choice;
 use haul::client::{Config, Policy};
 use haul::fault::Fault;
-use haul::sync::{self as engine, Finding, Guards, How, Pair, Source};
+use haul::sync::{self as engine, Finding, Guards, How, Pair};
 
 use crate::output::plan::PlanOutput;
 
@@ -24,9 +24,6 @@ pub(super) fn dry_run(
             first.source,
             destination,
         )?);
-        if guards.is_some() && first.source == Source::Local {
-            engine::check_deletion(&config)?;
-        }
     }
     let how = How {
         wants_extra: guards.is_some(),

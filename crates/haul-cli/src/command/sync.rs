@@ -145,6 +145,9 @@ impl Resolved {
 
     fn run(&self, args: &Sync, output: &Output) -> Result<(Summary, Deletion), Fault> {
         let config = engine::enter(&self.config)?;
+        if args.delete {
+            guards(args).check_first(&config, &self.pair)?;
+        }
         let mut policy = Policy {
             update: args.update,
             delta: args.delta,

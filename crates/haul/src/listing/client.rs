@@ -28,6 +28,8 @@ pub struct Request {
     pub with_digests: bool,
     /// Which entries to take, without a list.
     pub choice: Choice,
+    /// To remove entries of it: a server that does not let this client refuses the listing.
+    pub deletes: bool,
 }
 
 impl Request {
@@ -90,6 +92,7 @@ impl Session {
             digests: request.with_digests,
             rules: request.choice.rules.iter().map(Rule::new).collect(),
             ignore_files: request.choice.reads_ignore_files,
+            deletes: request.deletes,
         };
         check_rules(&list.rules)?;
         let connection = open_control(config, SERVICE, &[encode(&Message::List(list))?])?;
@@ -126,14 +129,6 @@ impl Session {
                 other => return Err(other.misplaced()),
             }
         }
-    }
-
-    /// Checks that this client may remove entries of the listing, which has ended.
-    ///
-    /// # Errors
-    /// It may not, or the connection failed.
-    pub fn check_delete(&self) -> Result<(), Fault> {
-        self.remove(Delete::default()).map(drop)
     }
 
     fn remove(&self, delete: Delete) -> Result<Deleted, Fault> {

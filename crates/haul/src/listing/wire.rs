@@ -62,6 +62,9 @@ pub(crate) struct List {
     /// `.haulignore` counts.
     #[n(4)]
     pub(crate) ignore_files: bool,
+    /// The client will remove entries. A server that does not let it refuses the listing.
+    #[cbor(n(5), skip_if = "crate::wire::is_unset")]
+    pub(crate) deletes: bool,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Encode, Decode)]

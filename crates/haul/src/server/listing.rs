@@ -82,6 +82,10 @@ fn answer(
     request: &List,
     deleted: &mut u64,
 ) -> Result<(), Fault> {
+    let may_delete = || permit_deletion(shared, rights);
+    if request.deletes {
+        may_delete()?;
+    }
     let place = shared.root.below(&rights.directory)?;
     let root = match place.directory(named(&request.path)) {
         Ok(dir) => Root::Directory(dir),
@@ -90,7 +94,6 @@ fn answer(
         }
         Err(fault) => return Err(fault),
     };
-    let may_delete = || permit_deletion(shared, rights);
     serve(link, &root, request, &may_delete, deleted)
 }
 

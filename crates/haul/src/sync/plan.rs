@@ -170,21 +170,10 @@ pub fn check_destination(
     }
 }
 
-/// Checks that the server lets this client delete. What may pass, as a server that is busy, is left
-/// to the transfer that follows.
-///
-/// # Errors
-/// The server's refusal.
-pub fn check_deletion(config: &Config) -> Result<(), Fault> {
-    let check = || {
-        let session = Session::open(config, &Request::nothing_of(b"."))?;
-        session.list(|_| Ok(()))?;
-        session.check_delete()
-    };
-    match check() {
-        Err(fault) if !fault.code.passes() => Err(fault),
-        _ => Ok(()),
-    }
+/// Returns which file system a directory of the server is on, if that is known.
+pub(super) fn file_system_there(config: &Config, directory: &[u8]) -> Result<Option<u64>, Fault> {
+    let session = Session::open(config, &Request::nothing_of(directory))?;
+    session.list(|_| Ok(())).map(|listed| listed.file_system)
 }
 
 fn is_missing(fault: &Fault) -> bool {
@@ -251,6 +240,7 @@ impl Examination<'_> {
                 list: None,
                 ..self.choice.clone()
             },
+            deletes: self.how.wants_extra && self.source() == Source::Local,
         };
         let is_only_trees = self.choice.only_trees && self.source() == Source::Remote;
         let session = Session::open(config, &request)?;
