@@ -107,13 +107,16 @@ pub fn send(
     let mut tally = Tally::new(config);
     persist(config, observer, |config, observer| {
         let found = sources::of_paths(&selection.operands)?;
-        let catalogue = sender::Catalogue {
+        let mut catalogue = sender::Catalogue {
             limit: config.limit.clone().unwrap_or_default(),
             ..found.catalogue(policy, &selection.members)?
         };
-        let mut requests = vec![put.clone()];
-        requests.extend(sender::offer(&catalogue, &binding));
-        let session = Session::open(config, transfer, &requests)?;
+        // The scan goes on during the handshake.
+        let requests = || {
+            let offers = sender::offer(&mut catalogue, &binding);
+            [vec![put.clone()], offers].concat()
+        };
+        let session = Session::open(config, transfer, requests)?;
         tally.connected(&session.peer, config.channel);
         let observer = &Greeted::new(observer, &session.link, &session.peer);
         let mut outcome = sender::SenderOutcome::default();
@@ -185,7 +188,7 @@ pub fn get(
         if let Some((_, bps)) = limit {
             requests.push(Message::Rate(wire::Rate { bps }));
         }
-        let session = Session::open(config, transfer, &requests)?;
+        let session = Session::open(config, transfer, || requests)?;
         tally.connected(&session.peer, config.channel);
         let observer = &Greeted::new(observer, &session.link, &session.peer);
         let first = match session.link.receive()? {
@@ -357,8 +360,8 @@ pub fn bench(
         bytes,
         time_ms,
     };
-    let requests = [Message::Bench(request.clone())];
-    let session = Session::open(config, transfer_id()?, &requests)?;
+    let requests = || vec![Message::Bench(request.clone())];
+    let session = Session::open(config, transfer_id()?, requests)?;
     let observer = &Greeted::new(observer, &session.link, &session.peer);
     let (report, sender, receiver) = if reverse {
         let received = bench::receive(&session.link, session.opening, observer);
@@ -419,7 +422,11 @@ impl Session {
     /// Connects, sends the greeting and the requests in one flight, and opens the channel in
     /// parallel. Does not wait for the server's greeting: what follows the requests may leave with
     /// them.
-    fn open(config: &Config, transfer: TaskId, requests: &[Message]) -> Result<Self, Fault> {
+    fn open(
+        config: &Config,
+        transfer: TaskId,
+        requests: impl FnOnce() -> Vec<Message>,
+    ) -> Result<Self, Fault> {
         check_channel(config)?;
         let mut setup = Setup {
             kind: config.channel,
@@ -432,10 +439,6 @@ impl Session {
         };
         let (stream, server, mut opening) = connect::connect(config, &setup)?;
         let peer = server.to_string();
-        let mut messages = vec![wire::encode(&Message::OpenChannel(setup.to_message()))?];
-        for request in requests {
-            messages.push(wire::encode(request)?);
-        }
         let deadline = Instant::now() + config.connect_timeout;
         let handshake = |stream| {
             let stream = Stream::tcp(stream).map_err(|error| Fault::connection(&error))?;
@@ -450,7 +453,7 @@ impl Session {
         };
         // Both ends have agreed on it meanwhile.
         setup.sealed = setup.sealed.map(|_| connection.cipher());
-        messages[0] = wire::encode(&Message::OpenChannel(setup.to_message()))?;
+        let mut messages = vec![wire::encode(&Message::OpenChannel(setup.to_message()))?];
         let export = |label: &str, context: &[u8]| connection.export(label, context);
         if let Some(seal) = setup.seal(&messages[0], export)? {
             opening.set_seal(seal);
@@ -463,6 +466,9 @@ impl Session {
             && let Some(remembered) = paths.recall(path, SystemTime::now())
         {
             opening.resume(remembered);
+        }
+        for request in requests() {
+            messages.push(wire::encode(&request)?);
         }
         connection.greet(&link::greeting(transfer, config.dead_after), &messages)?;
         let link = Link::start(connection, config.dead_after)?;

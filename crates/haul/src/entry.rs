@@ -307,6 +307,11 @@ impl Batch {
         self.count == 0
     }
 
+    /// Returns the number of bytes so far.
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Returns the bytes.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.bytes

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,8 @@ pub(crate) struct Offered {
     origin: Origin,
     /// A member that is moved block by block, once a part of it is read.
     opened: OnceLock<Result<SourceFile, Fault>>,
+    /// It is a small file whose seal was sent.
+    is_sealed: AtomicBool,
 }
 
 /// Where the content of an entry comes from.
@@ -65,7 +67,20 @@ impl Offered {
             lost: Lost::default(),
             origin,
             opened: OnceLock::new(),
+            is_sealed: AtomicBool::new(false),
         }
+    }
+
+    /// Notes that its seal was sent.
+    pub(crate) fn seal(&self) {
+        self.is_sealed.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the receiver needs no more of it than the entry and, if it is a small file,
+    /// what was sent already.
+    pub(crate) fn is_sent(&self) -> bool {
+        let has_data = self.entry.data() > 0 || self.entry.is_blank();
+        !has_data || self.is_sealed.load(Ordering::Relaxed)
     }
 
     /// Returns how the data is cut into blocks; a small file has one, unless it is empty.
@@ -293,9 +308,11 @@ impl FileSource {
             && self.weight.load(Ordering::Relaxed) < WEIGHT_OPEN / 2
     }
 
-    /// Returns the number of entries that are not finished.
-    pub(crate) fn unfinished(&self) -> usize {
-        read(&self.offered).len()
+    /// Returns whether `is_so` holds of every entry that is not finished.
+    pub(crate) fn is_all(&self, mut is_so: impl FnMut(u32, &Offered) -> bool) -> bool {
+        read(&self.offered)
+            .iter()
+            .all(|(file, offered)| is_so(*file, offered))
     }
 
     /// Returns whether every entry is finished.
@@ -337,9 +354,10 @@ impl FileSource {
                 first: 0,
                 count: 1,
             };
-            let purpose = match prefix.is_whole {
-                true => Purpose::Blocks,
-                false => Purpose::Pieces,
+            let purpose = match (prefix.is_small, prefix.is_whole) {
+                (true, _) => Purpose::Whole,
+                (false, true) => Purpose::Blocks,
+                (false, false) => Purpose::Pieces,
             };
             if !prefix.is_whole {
                 *lock(&self.begun) = Some(*prefix);
@@ -817,11 +835,11 @@ mod tests {
             let file = 0;
             source.repair(&Repair { file, block, runs })
         };
-        repair(0, 60, 4).unwrap();
+        repair(0, 240, 16).unwrap();
         repair(1, 0, 1).unwrap();
-        assert_eq!(source.wait(0, Duration::ZERO).end, 4 * (16 << 10) + 10);
+        assert_eq!(source.wait(0, Duration::ZERO).end, (64 << 10) + 10);
         for (block, first, count) in [
-            (0, 60, 5),
+            (0, 240, 17),
             (0, 0, 0),
             (1, 1, 1),
             (2, 0, 1),

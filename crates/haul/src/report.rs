@@ -46,6 +46,8 @@ pub enum Event<'a> {
         total: u64,
         /// Payload that this attempt has moved: sent by the sender, or placed by the receiver.
         moved: u64,
+        /// Bytes that were present at the receiver before this attempt, as far as it is known.
+        resumed: u64,
         /// Files and links that are finished.
         files: u64,
         /// All files are known: `total` is final.

@@ -516,8 +516,8 @@ fn send_files(
         Some(choice) => choice.options()?,
         None => walk::Options::default(),
     };
-    let catalogue = sources.catalogue(get.policy, &members)?;
-    for message in sender::offer(&catalogue, &binding) {
+    let mut catalogue = sources.catalogue(get.policy, &members)?;
+    for message in sender::offer(&mut catalogue, &binding) {
         link.send(&message)?;
     }
     let mut outcome = sender::SenderOutcome::default();

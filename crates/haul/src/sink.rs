@@ -131,11 +131,13 @@ impl FileSink {
         let (file, len, block) = (prefix.file, prefix.len, 0);
         let id = BlockId { file, block };
         let runs = Arc::new(AtomicUsize::new(if prefix.is_whole { 1 } else { 2 }));
-        let what = if is_wanted {
+        let what = if !is_wanted {
+            What::Nothing(Count::new(len))
+        } else if prefix.is_small {
+            What::Small(Count::new(len), Mutex::default())
+        } else {
             let whole = Arc::clone(&runs);
             What::Pieces(self.target(file)?, Count::new(len), whole, Complete::Block)
-        } else {
-            What::Nothing(Count::new(len))
         };
         let mut space = write(&self.space);
         if !space.append(id.run(), 0, len, Missing::new(len, what)) {
@@ -524,7 +526,7 @@ mod tests {
         sink.place(0, &[IoSlice::new(&space)]).unwrap();
         assert_eq!(completed.try_iter().count(), 6);
         let id = BlockId { file: 0, block: 1 };
-        let runs = [(3, 2), (63, 1)].map(|(first, count)| PieceRun { first, count });
+        let runs = [(12, 8), (252, 4)].map(|(first, count)| PieceRun { first, count });
         assert_eq!(sink.append_pieces(id, &runs).unwrap(), 48 << 10);
         let end = space.len() as u64;
         sink.place(end, &[IoSlice::new(&[1; 33 << 10])]).unwrap();

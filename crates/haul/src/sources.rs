@@ -86,7 +86,9 @@ impl Sources {
         };
         Ok(Catalogue {
             operands: self.operands,
+            members: Vec::new(),
             scan,
+            left_over: None,
             limit: Limit::default(),
         })
     }

@@ -11,9 +11,13 @@ use blake3::hazmat::{self, ChainingValue, HasherExt, Mode};
 const BLOCK_MIN: u64 = 1 << 20;
 /// Maximum number of blocks of a file.
 const BLOCKS_MAX: u64 = 1 << 16;
-/// Minimum piece of a block for repair, bytes: a dozen packets, so that one piece in two arrives
+/// Minimum piece of a block for repair, bytes: a page, which databases and disk images change.
+const PIECE_MIN: u64 = 4 << 10;
+/// Maximum piece where blocks are small enough: a dozen packets, so that one piece in two arrives
 /// whole if one packet in 20 is damaged.
-const PIECE_MIN: u64 = 16 << 10;
+const PIECE_MAX: u64 = 16 << 10;
+/// Number of pieces above which larger ones, up to [`PIECE_MAX`], cost less than their digests.
+const PIECES: u64 = 1 << 10;
 /// Maximum number of pieces of a block: their digests fit into one message.
 const PIECES_MAX: u64 = 1 << 16;
 /// Maximum file, bytes: the range of `off_t`.
@@ -72,11 +76,11 @@ impl Blocks {
     /// Returns how block `index` is divided for repair.
     pub(crate) fn pieces(self, index: u32) -> Pieces {
         let (start, len) = self.range(index, 1);
-        let piece = self.block.div_ceil(PIECES_MAX).next_power_of_two();
+        let piece = (self.block / PIECES).clamp(PIECE_MIN, PIECE_MAX);
         Pieces {
             start,
             len,
-            piece: piece.max(PIECE_MIN),
+            piece: piece.max(self.block / PIECES_MAX),
             whole_file: self.count() == 1,
         }
     }
@@ -272,6 +276,15 @@ mod tests {
                 assert_eq!(pieces.block(&digests), whole.finish(), "{size}: {block}");
                 assert_eq!(pieces.range(0, pieces.count()), blocks.range(block, 1));
             }
+        }
+        for (size, piece) in [
+            (1, 4),
+            (1 << 36, 4),
+            (1 << 39, 8),
+            (1 << 40, 16),
+            (1 << 46, 16),
+        ] {
+            assert_eq!(Blocks::new(size).pieces(0).piece, piece << 10, "{size}");
         }
         let huge = Blocks::new(SIZE_MAX).pieces(7);
         assert!(u64::from(huge.count()) <= PIECES_MAX);

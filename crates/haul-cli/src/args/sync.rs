@@ -23,7 +23,7 @@ pub(crate) struct Sync {
     /// Leave files that are newer at the destination as they are
     #[arg(long, short)]
     pub(crate) update: bool,
-    /// Of a file over 1 MiB that is replaced, transfer only the pieces of 16 KiB that differ from
+    /// Of a file over 1 MiB that is replaced, transfer only the pieces of 4 KiB that differ from
     /// what is at the same place at the destination
     #[arg(long)]
     pub(crate) delta: bool,

@@ -70,9 +70,13 @@ impl SoFar {
                 present,
                 total,
                 moved,
+                resumed,
                 ..
             } => {
                 (self.present, self.total, self.moved) = (*present, *total, *moved);
+                // What earlier attempts have moved was not there.
+                let resumed = resumed.saturating_sub(self.moved_before);
+                self.resumed = self.resumed.max(Some(resumed));
             }
             Event::Measured { bytes } => self.moved = *bytes,
             Event::AttemptOver { moved } => {
@@ -152,6 +156,7 @@ mod tests {
                 present,
                 total,
                 moved,
+                resumed: present - moved,
                 files: 0,
                 is_scanned: true,
             });

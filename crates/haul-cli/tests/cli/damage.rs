@@ -7,7 +7,7 @@ use crate::proxy::Proxy;
 use crate::support::{MIB, Place, haul, make_file, read_file, text};
 
 /// What is repaired by itself of a block, bytes.
-const PIECE: usize = 16 << 10;
+const PIECE: usize = 4 << 10;
 
 #[test]
 fn flipped_bits_are_found_and_only_their_pieces_sent_again() {
@@ -64,7 +64,7 @@ fn a_path_that_damages_every_piece_is_given_up_with_exit_11() {
     let server = place.serve();
     let proxy = Proxy::start(server.port);
     make_file(&place.client("a"), 2 * MIB, 1);
-    proxy.flip(5_003, u64::MAX);
+    proxy.flip(4_003, u64::MAX);
     haul([
         "send",
         "--channel=tcp",

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use fuser::{
@@ -28,6 +29,7 @@ pub(crate) struct Folder {
     /// Names that a file may have.
     pub(crate) links_max: u32,
     pub(crate) fault: Arc<Fault>,
+    pub(crate) pace: Arc<Pace>,
     pub(crate) state: Mutex<State>,
 }
 
@@ -39,9 +41,18 @@ impl Default for Folder {
             folds_case: false,
             links_max: u32::MAX,
             fault: Arc::default(),
+            pace: Arc::default(),
             state: Mutex::default(),
         }
     }
+}
+
+/// How slowly files are made, and how many were before the first got its name.
+#[derive(Debug, Default)]
+pub(crate) struct Pace {
+    pub(crate) create: Duration,
+    pub(crate) made: AtomicU32,
+    pub(crate) made_at_first_rename: OnceLock<u32>,
 }
 
 /// A call to fail.
@@ -247,6 +258,8 @@ impl Filesystem for Folder {
         reply: ReplyCreate,
     ) {
         fail!(self, Create, reply);
+        std::thread::sleep(self.pace.create);
+        self.pace.made.fetch_add(1, Ordering::SeqCst);
         let mut state = self.state.lock().unwrap();
         let inode = state.files.keys().last().map_or(2, |last| last + 1);
         let file = File {
@@ -367,6 +380,8 @@ impl Filesystem for Folder {
         reply: ReplyEmpty,
     ) {
         fail!(self, Rename, reply);
+        let made = || self.pace.made.load(Ordering::SeqCst);
+        self.pace.made_at_first_rename.get_or_init(made);
         let mut state = self.state.lock().unwrap();
         let replaced = self.find(new, &state);
         if flags.contains(RenameFlags::RENAME_NOREPLACE) && replaced.is_some() {

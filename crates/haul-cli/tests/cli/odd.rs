@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
-use crate::fuse::{Call, Folder};
+use crate::fuse::{Call, Folder, Pace};
 use crate::support::{Disk, Ended, MIB, Place, haul, make_file, read_file, text};
 
 /// Errors of Linux on most architectures.
@@ -200,6 +202,33 @@ fn one_of_a_thousand_files_that_cannot_be_read_is_the_only_one_missing() {
     for (name, content) in there {
         assert!(content == read_file(&place.client("tree").join(name)));
     }
+}
+
+/// A disk that makes 20 files a second: the first have their names before 64 are made.
+#[test]
+fn files_get_their_names_soon_on_a_disk_that_makes_them_slowly() {
+    let place = Place::new();
+    let folder = Folder {
+        pace: Arc::new(Pace {
+            create: Duration::from_millis(50),
+            ..Pace::default()
+        }),
+        ..Folder::default()
+    };
+    let pace = Arc::clone(&folder.pace);
+    let Some(_mounted) = folder.mount(&place.server("")) else {
+        return;
+    };
+    std::fs::create_dir(place.client("tree")).unwrap();
+    for index in 0..100_u64 {
+        make_file(&place.client(&format!("tree/{index}")), 1000, index + 1);
+    }
+    let server = place.serve();
+    let sent = send(&place, &server.at("")).ok();
+    assert_eq!(sent.json()["entries"]["copied"], 100);
+    let made = *pace.made_at_first_rename.get().unwrap();
+    println!("{made} of 100 files were made before the first had its name");
+    assert!(made < 40, "{made}");
 }
 
 /// The target allows three names of a file (rsync#329 crashed at 65,000).

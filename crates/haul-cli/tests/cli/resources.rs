@@ -32,6 +32,33 @@ fn with_few_file_descriptors_a_transfer_works_or_says_why_not() {
     assert!(worked >= 12, "only {worked} of 18 worked");
 }
 
+/// The receiver opens an eighth of its descriptors at a time, and discards early data of the files
+/// that come later: the first of these is cut by the limit of early data.
+#[test]
+fn more_files_than_may_be_open_arrive_whole_although_their_data_is_early() {
+    let place = Place::new();
+    let names: Vec<_> = (0..20).map(|index| format!("f{index}")).collect();
+    for (seed, name) in (1..).zip(&names) {
+        let size = [7_000, 260_000][usize::from(seed == 12)];
+        make_file(&place.client(name), size, seed);
+    }
+    for (files, channel) in [(64, "udt"), (64, "tcp"), (96, "udt")] {
+        let server = Server::start_limited(&place.server(""), files);
+        let (channel, to) = (format!("--channel={channel}"), server.at("to/"));
+        let paths: Vec<_> = names.iter().map(|name| text(&place.client(name))).collect();
+        let mut args = vec!["send", &channel, "--json"];
+        args.extend(paths.iter().map(String::as_str));
+        args.push(&to);
+        let sent = haul(args).ok().json();
+        assert_eq!(sent["entries"]["copied"], 20, "{files}");
+        for name in &names {
+            let there = read_file(&place.server("to").join(name));
+            assert!(there == read_file(&place.client(name)), "{files}: {name}");
+        }
+        std::fs::remove_dir_all(place.server("to")).unwrap();
+    }
+}
+
 #[test]
 fn with_few_file_descriptors_at_either_end_a_tree_arrives_or_says_why_not() {
     let place = Place::new();

@@ -17,6 +17,9 @@ const FILES: [(&str, usize, u128); 4] = [
     ("window", 64 << 10, 4),
     ("mebibyte", MIB, 5),
 ];
+/// A tree's name, the number of its files of 4 KiB, and the round trips that it may take: one more
+/// than a single file.
+const TREES: [(&str, u64, u128); 2] = [("one", 1, 5), ("ten", 10, 5)];
 
 #[test]
 fn a_file_takes_few_round_trips_from_the_commands_start_to_its_exit() {
@@ -24,14 +27,26 @@ fn a_file_takes_few_round_trips_from_the_commands_start_to_its_exit() {
     for (name, size, _) in FILES {
         make_file(&place.client(name), size, 1);
     }
+    for (name, files, _) in TREES {
+        std::fs::create_dir_all(place.client(name).join("d")).unwrap();
+        for index in 0..files {
+            make_file(
+                &place.client(name).join(format!("d/{index}")),
+                4 << 10,
+                index,
+            );
+        }
+    }
     std::fs::create_dir(place.client("tree")).unwrap();
     for index in 0..100 {
         make_file(&place.client(&format!("tree/{index}")), 100, index);
     }
     let (haul, timed) = (env!("CARGO_BIN_EXE_haul"), place.outside("timed"));
-    let names: Vec<_> = FILES.map(|(name, ..)| name).to_vec();
+    let names = FILES.map(|(name, ..)| name).into_iter();
+    let names: Vec<_> = names.chain(TREES.map(|(name, ..)| name)).collect();
     let script = format!(
-        "sleep 1\n\
+        "for wait in $(seq 100); do\n\
+         {haul} ls --allow-insecure haul://b/ > {timed}.ls 2>&1 && break; sleep 0.3; done\n\
          timed() {{ kind=$1; shift; begun=$(date +%s%N); {haul} \"$@\" -q --allow-insecure || exit 1\n\
          echo $kind $(( ($(date +%s%N) - begun) / 1000000 )) >> {timed}; }}\n\
          export XDG_STATE_HOME={timed}.state\n\
@@ -95,6 +110,22 @@ fn a_file_takes_few_round_trips_from_the_commands_start_to_its_exit() {
                 sent == read_file(&place.client(&format!("{dir}/{name}"))),
                 "{name}"
             );
+        }
+    }
+    for (name, files, round_trips) in TREES {
+        for direction in ["send", "get"] {
+            let prefix = format!("udt-{direction}-{name} ");
+            let took = fastest(&times, &prefix);
+            println!("{prefix}{} hundredths of a round trip", took * 100 / RTT_MS);
+            assert!(took <= round_trips * RTT_MS, "{prefix}: {took} ms");
+        }
+        for dir in TRIES.map(|number| format!("udt{number}/{name}/d")) {
+            for index in 0..files {
+                let sent = read_file(&place.client(name).join(format!("d/{index}")));
+                for there in [place.server(&dir), place.client(&dir)] {
+                    assert!(sent == read_file(&there.join(index.to_string())), "{name}");
+                }
+            }
         }
     }
     for (option, round_trips) in [("--update", 5), ("--delete", 10)] {

@@ -284,8 +284,11 @@ fn each_guard_keeps_the_destination() {
     let (line, _) = known.trim_end().rsplit_once(' ').unwrap();
     std::fs::write(&state, format!("{line} 1\n")).unwrap();
     std::fs::write(there.join("extra"), "").unwrap();
+    std::fs::write(here.join("new"), "").unwrap();
     sync(&[]).failed(7, "another file system");
     assert!(there.join("extra").exists());
+    assert!(!there.join("new").exists(), "it was transferred");
+    std::fs::remove_file(here.join("new")).unwrap();
     sync(&["--accept-source"]).ok();
     assert!(!there.join("extra").exists());
     // A directory where a file is, so that an entry fails.
@@ -313,6 +316,40 @@ fn each_guard_keeps_the_destination() {
     let full = paths(&there);
     sync(&[]).failed(7, "the source is empty");
     assert_eq!(paths(&there), full);
+}
+
+/// A local destination is looked at before anything is transferred, and the source at the server.
+#[test]
+fn a_deletion_that_would_be_refused_here_ends_before_the_transfer() {
+    let place = Place::new();
+    let server = same(&place);
+    let here = place.client("tree");
+    let sync = || {
+        let from = server.at("tree/.");
+        run(&place, ["sync", "--delete", &from, &text(&here)])
+    };
+    std::fs::write(here.join("extra"), "").unwrap();
+    sync().ok();
+    assert!(!here.join("extra").exists());
+    let state = place.outside("state/haul/sync");
+    let known = std::fs::read_to_string(&state).unwrap();
+    let (line, _) = known.trim_end().rsplit_once(' ').unwrap();
+    std::fs::write(&state, format!("{line} 1\n")).unwrap();
+    std::fs::write(place.server("tree/new"), "").unwrap();
+    std::fs::write(here.join("extra"), "").unwrap();
+    sync().failed(
+        7,
+        "nothing is transferred or deleted: the source is on another file system",
+    );
+    assert!(here.join("extra").exists() && !here.join("new").exists());
+    std::fs::write(&state, known).unwrap();
+    let Some(disk) = Disk::mount(&here, "ro") else {
+        return;
+    };
+    sync().failed_somehow("cannot write to the local directory");
+    drop(disk);
+    sync().ok();
+    assert!(!here.join("extra").exists() && here.join("new").exists());
 }
 
 #[test]
@@ -799,7 +836,7 @@ impl Delta {
 fn of_a_replaced_file_only_what_differs_in_place_crosses() {
     let delta = Delta::new();
     let mut content = read_file(&delta.here);
-    let piece = 16 << 10;
+    let piece = 4 << 10;
     // 1 % of it in two places, one of which lies across blocks.
     for at in [5 * MIB - 1000, 20 * MIB] {
         content[at..at + DELTA_SIZE / 200].fill(1);
@@ -815,6 +852,19 @@ fn of_a_replaced_file_only_what_differs_in_place_crosses() {
     }
     let moved = delta.sync(&content);
     assert!(moved <= 40 * piece as u64, "{moved}");
+    // 1 % of its pages, scattered as a database scatters them.
+    let pages = DELTA_SIZE / 4096;
+    for n in 0..pages / 100 {
+        content[n * 7919 % pages * 4096 + 9] ^= 1;
+    }
+    let moved = delta.sync(&content);
+    // The digests of the pieces of each block, beside those pages.
+    let digests = DELTA_SIZE as u64 / 4096 * 32;
+    let most = DELTA_SIZE as u64 * 3 / 100;
+    assert!(
+        moved == (pages / 100 * 4096) as u64 && moved + digests < most,
+        "{moved}"
+    );
     // Longer, then shorter.
     content.extend_from_slice(&[7; 3 * MIB / 2]);
     let moved = delta.sync(&content);

@@ -196,16 +196,26 @@ fn what_is_there_is_not_sent_again_and_what_changed_is() {
         ])
         .ok()
     };
-    send();
+    assert_eq!(send().json()["resumed_bytes"], 0);
     let again = send().json();
     assert_eq!(again["moved_bytes"], 0, "{again:#}");
+    assert_eq!(again["resumed_bytes"], again["bytes"], "{again:#}");
+    let (from, to) = (server.at("tree"), text(&place.client("")));
+    let got = haul(["get", "--json", &from, &to]).ok().json();
+    assert_eq!(got["resumed_bytes"], again["bytes"], "{got:#}");
     assert_eq!(
         (&again["entries"]["copied"], &again["entries"]["skipped"]),
         (&0.into(), &48.into())
     );
     make_file(&place.client("tree/a/b/9"), 9000, 77);
     make_file(&place.client("tree/a/big"), 2 * MIB, 78);
-    send();
+    let sent = send().json();
+    let number = |name: &str| sent[name].as_u64().unwrap();
+    assert_eq!(number("moved_bytes"), 9000 + 2 * MIB as u64);
+    assert_eq!(
+        number("resumed_bytes") + number("moved_bytes"),
+        number("bytes")
+    );
     assert_same(&place.client("tree"), &place.server("tree"));
 }
 

@@ -26,6 +26,8 @@ pub(super) struct Tally {
     /// By name: the hash, and the bytes present before the first attempt.
     done: HashMap<String, [u8; 32]>,
     present: HashMap<String, u64>,
+    /// Bytes of members of trees that were present before the first attempt.
+    resumed: u64,
     /// Of the latest attempt; `copied` of all.
     counts: Counts,
     /// What the receiver could not keep, in all attempts.
@@ -47,6 +49,7 @@ impl Tally {
             operands: BTreeMap::new(),
             done: HashMap::new(),
             present: HashMap::new(),
+            resumed: 0,
             counts: Counts::default(),
             lost: Attributes::default(),
             unread: Attributes::default(),
@@ -62,7 +65,7 @@ impl Tally {
     }
 
     pub(super) fn sent(&mut self, outcome: &SenderOutcome) {
-        self.attempt(&outcome.operands, outcome.counts);
+        self.attempt(&outcome.operands, outcome.counts, outcome.resumed);
         self.lost.add(&outcome.lost);
         self.unread = outcome.unread;
         add(&mut self.sender, &outcome.spent);
@@ -74,14 +77,17 @@ impl Tally {
     }
 
     pub(super) fn received(&mut self, outcome: &ReceiverOutcome) {
-        self.attempt(&outcome.operands, outcome.counts);
+        self.attempt(&outcome.operands, outcome.counts, outcome.resumed);
         self.lost.add(&outcome.lost);
         self.unread = outcome.peer.lost.unwrap_or_default();
         add(&mut self.receiver, &outcome.spent);
         add(&mut self.sender, &outcome.peer);
     }
 
-    fn attempt(&mut self, operands: &HashMap<u32, Operand>, counts: Counts) {
+    fn attempt(&mut self, operands: &HashMap<u32, Operand>, counts: Counts, resumed: u64) {
+        // What earlier attempts have moved was not there. Of what they moved some may be lost.
+        let resumed = resumed.saturating_sub(self.receiver.moved);
+        self.resumed = self.resumed.max(resumed);
         self.operands = operands
             .iter()
             .map(|(id, one)| (*id, one.clone()))
@@ -127,7 +133,8 @@ impl Tally {
             channel: self.channel,
             streams: self.streams,
             bytes: counts.bytes,
-            resumed_bytes: saturating_sum(files.iter().map(|file| file.resumed_bytes)),
+            resumed_bytes: saturating_sum(files.iter().map(|file| file.resumed_bytes))
+                .saturating_add(self.resumed),
             files,
             entries: Entries {
                 files: counts.files,

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use super::directories::Directories;
 use crate::entry::{Entry, What};
@@ -18,8 +19,10 @@ use crate::wire::Policy;
 const TOGETHER_FIRST: usize = 64;
 /// … up to this …
 const TOGETHER: usize = 4096;
-/// … and their bytes.
+/// … and their bytes …
 const TOGETHER_BYTES: u64 = 64 << 20;
+/// … and as long as the first of them has waited: a disk that makes files slowly.
+const TOGETHER_FOR: Duration = Duration::from_millis(500);
 
 /// A member that has ended.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(super) struct Members<'a> {
     /// What failed.
     others: Vec<Ended>,
     bytes: u64,
+    /// When the first of these members began to be written.
+    since: Option<Instant>,
     /// How many members make it full.
     together: usize,
     /// Content that has left memory, bytes.
@@ -54,6 +59,7 @@ impl<'a> Members<'a> {
             files: Vec::new(),
             others: Vec::new(),
             bytes: 0,
+            since: None,
             together: TOGETHER_FIRST,
             written,
             lost: Lost::default(),
@@ -65,7 +71,11 @@ impl<'a> Members<'a> {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.files.len() + self.others.len() >= self.together || self.bytes >= TOGETHER_BYTES
+        self.files.len() + self.others.len() >= self.together
+            || self.bytes >= TOGETHER_BYTES
+            || self
+                .since
+                .is_some_and(|since| since.elapsed() >= TOGETHER_FOR)
     }
 
     /// Adds what a file lost that is not of the batch.
@@ -75,6 +85,7 @@ impl<'a> Members<'a> {
 
     /// Writes a small file under its temporary name, or makes a link.
     pub(super) fn take(&mut self, file: u32, entry: &Entry, content: &[u8]) {
+        self.since.get_or_insert_with(Instant::now);
         let taken = match &entry.what {
             What::Symlink { target } => self.symlink(entry, target),
             What::HardLink { path } => self.link(path, entry),
@@ -140,7 +151,7 @@ impl<'a> Members<'a> {
 
     /// Makes what waits durable and gives it its names, unless `stop` is set; returns what ended.
     pub(super) fn flush(&mut self, stop: &AtomicBool) -> Vec<Ended> {
-        self.bytes = 0;
+        (self.bytes, self.since) = (0, None);
         self.together = (2 * self.together).min(TOGETHER);
         let new = Batch::new(self.tree, self.policy.durable, self.policy.replace);
         let batch = std::mem::replace(&mut self.batch, new);

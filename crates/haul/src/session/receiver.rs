@@ -233,6 +233,7 @@ impl Session<'_> {
             present: self.present(),
             total: self.total,
             moved: self.sink.placed(),
+            resumed: outcome.resumed(),
             files: outcome.counts.finished(),
             is_scanned: self.is_last,
         });
@@ -389,7 +390,7 @@ impl Session<'_> {
         }
         opened.iter().try_for_each(|target| target.reserve())?;
         self.next = next;
-        self.take_early(early)?;
+        self.take_early(early, &mut answer)?;
         self.link.send(&Message::Plan(answer))?;
         if offer.first == 0 && (count > 0 || self.is_last) {
             self.observer.event(&Event::Planned {
@@ -408,16 +409,31 @@ impl Session<'_> {
 
     /// Places early data in the files of which nothing is present, as the sender concludes from the
     /// plan, and discards the rest.
-    fn take_early(&mut self, early: &[Prefix]) -> Result<(), Fault> {
+    fn take_early(&mut self, early: &[Prefix], answer: &mut Plan) -> Result<(), Fault> {
         for prefix in early {
-            let state = self.files.get_mut(&prefix.file).map(|file| &mut file.state);
-            let blocks = match state {
-                Some(State::Blocks(blocks)) if blocks.doubtful.is_empty() => Some(blocks),
-                _ => None,
+            let file = prefix.file;
+            let state = self.files.get_mut(&file).map(|file| &mut file.state);
+            let is_wanted = match &state {
+                Some(State::Blocks(blocks)) => blocks.doubtful.is_empty(),
+                Some(State::Waiting(_)) => prefix.is_small,
+                _ => false,
             };
-            let end = self.sink.begin(*prefix, blocks.is_some())?;
-            if let Some(blocks) = blocks.filter(|_| prefix.is_whole) {
-                (blocks.is_early, blocks.end) = (true, end);
+            let end = self.sink.begin(*prefix, is_wanted)?;
+            match state {
+                Some(State::Blocks(blocks)) if is_wanted && prefix.is_whole => {
+                    (blocks.is_early, blocks.end) = (true, end);
+                }
+                Some(state @ State::Waiting(_)) if is_wanted => {
+                    *state = State::Small(Small::default());
+                    self.requested += prefix.len;
+                }
+                // It is opened later, when there is room.
+                Some(State::Waiting(_)) => answer.parts.push(Part {
+                    file,
+                    present: 0,
+                    restarted: false,
+                }),
+                _ => {}
             }
         }
         // What follows may take long, and early data may have arrived.
@@ -513,6 +529,9 @@ impl Session<'_> {
                     outcome.counts.skipped += 1;
                 }
                 self.present_before = self.present_before.saturating_add(entry.data());
+                if entry.is_member {
+                    outcome.resumed += entry.data();
+                }
                 self.paths.remove(&entry.path);
                 return Ok(true);
             }
@@ -526,6 +545,9 @@ impl Session<'_> {
                     self.observer.event(&Event::Note(&restarted(&target.shown)));
                 }
                 self.present_before = self.present_before.saturating_add(present);
+                if entry.is_member {
+                    outcome.resumed += present;
+                }
                 if present > 0 || is_restarted {
                     answer.parts.push(Part {
                         file,

@@ -22,8 +22,8 @@ use crate::session::hash::{Hashed, HashedOr, Whole, hash_source};
 use crate::source::Standing;
 use crate::tree::Blocks;
 use crate::wire::{
-    self, Attributes, Commit, Complete, Failed, FileRoot, FileRuns, LeftOut, Message, Offer, Plan,
-    RUNS_MAX, Run, Seals,
+    self, Attributes, Commit, Complete, Failed, FileRoot, FileRuns, LeftOut, Message, Offer, Part,
+    Plan, RUNS_MAX, Run, Seals,
 };
 
 /// When to check again whether the last bytes of a file have left: after the lower bound at first,
@@ -34,6 +34,11 @@ const CHECK_AFTER: RangeInclusive<Duration> = Duration::from_millis(2)..=Duratio
 const STANDSTILL: Duration = Duration::from_millis(500);
 /// Entries that are left out between two offers.
 const LEFT_OUT_MAX: usize = 256;
+/// How long the first offer waits for a scan: a small tree is offered whole in the first flight …
+const SCAN_WAIT: Duration = Duration::from_millis(50);
+/// … and of a large one so many bytes of entries, which that flight carries: 10 packets of TCP, of
+/// which the greeting and the request take some.
+const FIRST_BATCH: usize = 8 << 10;
 /// How long a sender that withdraws a commit waits for the receiver's answer. The receiver may have
 /// to finish an fsync first.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -42,10 +47,43 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub(crate) struct Catalogue {
     /// The first entries, which [`offer`] has offered.
     pub(crate) operands: Vec<Offered>,
-    /// The members of trees.
+    /// The first members of trees, which [`offer`] has offered behind them.
+    pub(crate) members: Vec<Offered>,
+    /// Further members, until all are offered.
     pub(crate) scan: Option<Receiver<Scanned>>,
+    /// What the scan has found and [`offer`] has not offered.
+    pub(crate) left_over: Option<Scanned>,
     /// The rate at which the content is read at most.
     pub(crate) limit: Limit,
+}
+
+impl Catalogue {
+    /// Returns what the first offers have, in the order of the ids.
+    fn offered(&self) -> impl Iterator<Item = &Offered> + Clone {
+        self.operands.iter().chain(&self.members)
+    }
+
+    /// Adds what the scan soon finds to the first offer, up to something that fails: that is
+    /// reported after the peer's greeting.
+    fn gather(&mut self, batch: &mut Batch) {
+        let until = Instant::now() + SCAN_WAIT;
+        // A scan that has failed is found at the next offer.
+        while batch.len() < FIRST_BATCH
+            && let Some(scan) = &self.scan
+            && let Ok(scanned) = scan.recv_deadline(until)
+        {
+            match scanned {
+                Scanned::Entry(one) if batch.push(&one.entry) => self.members.push(*one),
+                scanned => {
+                    if let Scanned::End { .. } = scanned {
+                        self.scan = None;
+                    }
+                    self.left_over = Some(scanned);
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Result of a sender; after a failure, the state until then.
@@ -54,6 +92,8 @@ pub(crate) struct SenderOutcome {
     /// The files that were offered by themselves, by id.
     pub(crate) operands: HashMap<u32, Operand>,
     pub(crate) counts: Counts,
+    /// Bytes of members of trees that were present at the receiver.
+    pub(crate) resumed: u64,
     /// The receiver has answered the first offer.
     is_planned: bool,
     /// Bytes requested since, without repairs, for each file that was offered by itself.
@@ -76,51 +116,63 @@ pub(crate) struct SenderOutcome {
     pub(crate) peer: Complete,
 }
 
-/// Makes the messages that precede [`run`]: the offer of the operands, and a `Commit` for each that
-/// is empty.
-pub(crate) fn offer(catalogue: &Catalogue, binding: &[u8; 32]) -> Vec<Message> {
-    let operands = &catalogue.operands;
-    let (mut messages, mut batch, mut first) = (Vec::new(), Batch::default(), 0);
-    let mut early = Some(early_data(operands).1).filter(|early| *early > 0);
-    let mut offer = |first, batch: &mut Batch, is_last| {
-        Message::Offer(Offer {
-            first,
-            entries: std::mem::take(batch).into_bytes(),
-            is_last,
-            early: early.take(),
-        })
+impl SenderOutcome {
+    /// Returns the bytes that were present at the receiver.
+    fn resumed(&self) -> u64 {
+        let operands = self.operands.values().map(|operand| operand.present);
+        self.resumed.saturating_add(super::saturating_sum(operands))
+    }
+}
+
+/// Makes the messages that precede [`run`]: the offer of the operands and of the first members of
+/// trees, and a `Commit` for each that is blank.
+pub(crate) fn offer(catalogue: &mut Catalogue, binding: &[u8; 32]) -> Vec<Message> {
+    let (mut offers, mut batch, mut first) = (Vec::new(), Batch::default(), 0);
+    let offer = |first, batch: &mut Batch| Offer {
+        first,
+        entries: std::mem::take(batch).into_bytes(),
+        is_last: false,
+        early: None,
     };
-    for (file, offered) in (0..).zip(operands) {
+    for (file, offered) in (0..).zip(&catalogue.operands) {
         if !batch.push(&offered.entry) {
-            messages.push(offer(first, &mut batch, false));
+            offers.push(offer(first, &mut batch));
             first = file;
             // An empty batch takes any entry.
             batch.push(&offered.entry);
         }
     }
-    let is_last = catalogue.scan.is_none();
+    catalogue.gather(&mut batch);
     // The receiver waits for an offer, although a scan may find the first entry late.
-    messages.push(offer(first, &mut batch, is_last));
-    for (whole, offered) in empty_files(operands) {
-        messages.push(commit(binding, &offered.entry, whole));
-    }
-    messages
+    let mut last = offer(first, &mut batch);
+    last.is_last = catalogue.scan.is_none();
+    offers.push(last);
+    let early = early_data(catalogue.offered()).1;
+    offers[0].early = Some(early).filter(|early| *early > 0);
+    let blank = blank_files(catalogue.offered());
+    let commits = blank.map(|(whole, offered)| commit(binding, &offered.entry, whole));
+    let offers = offers.into_iter().map(Message::Offer);
+    offers.chain(commits).collect()
 }
 
-/// Returns the files of the first batch that may have early data, and how many bytes of it.
-fn early_data(operands: &[Offered]) -> (impl Iterator<Item = &Entry> + Clone, u32) {
+/// Returns the entries of the first batch that may have early data, and how many bytes of it.
+fn early_data<'a>(
+    offered: impl Iterator<Item = &'a Offered> + Clone,
+) -> (impl Iterator<Item = &'a Entry>, u32) {
     let mut batch = Batch::default();
-    let entries = operands.iter().take(early::ENTRIES_MAX);
+    let entries = offered.clone().take(early::ENTRIES_MAX);
     let count = entries.take_while(|one| batch.push(&one.entry)).count();
-    let entries = operands.iter().take(count).map(|one| &one.entry);
+    let entries = offered.take(count).map(|one| &one.entry);
     let early = early::choose(entries.clone());
     (entries, early)
 }
 
-/// Lists the files without a block to hash.
-fn empty_files(operands: &[Offered]) -> impl Iterator<Item = (Whole, &Offered)> {
-    let empty = (0..).zip(operands).filter(|(_, one)| one.entry.is_blank());
-    empty.map(|(file, offered)| (blank_file(file), offered))
+/// Lists the files that move by blocks and have none.
+fn blank_files<'a>(
+    offered: impl Iterator<Item = &'a Offered>,
+) -> impl Iterator<Item = (Whole, &'a Offered)> {
+    let blank = (0..).zip(offered).filter(|(_, one)| one.entry.is_blank());
+    blank.map(|(file, offered)| (blank_file(file), offered))
 }
 
 /// Makes what hashing a file without data returns.
@@ -148,19 +200,33 @@ pub(crate) fn run(
     outcome: &mut SenderOutcome,
 ) -> Result<(), Fault> {
     let meter = Meter::start();
-    for (file, offered) in (0..).zip(&catalogue.operands) {
+    for (file, offered) in (0..).zip(catalogue.offered()) {
         outcome.counts.offer(&offered.entry);
-        let operand = Operand::new(&offered.entry, None);
-        outcome.operands.insert(file, operand);
+        outcome.unread.add(&offered.lost.into());
+        if !offered.entry.is_member {
+            let operand = Operand::new(&offered.entry, None);
+            outcome.operands.insert(file, operand);
+        }
     }
-    let empty = empty_files(&catalogue.operands);
-    let committed = empty.map(|(whole, _)| (whole.file, whole)).collect();
-    let total = catalogue.operands.iter().map(|one| one.entry.data());
+    let blank = blank_files(catalogue.offered());
+    let committed = blank.map(|(whole, _)| (whole.file, whole)).collect();
+    let total = catalogue.offered().map(|one| one.entry.data());
     let total = super::saturating_sum(total);
-    let next = u32::try_from(catalogue.operands.len()).unwrap_or(u32::MAX);
-    let (entries, early) = early_data(&catalogue.operands);
+    let (entries, early) = early_data(catalogue.offered());
     let early = early::divide(entries, early)?;
+    let mut next = u32::try_from(catalogue.operands.len()).unwrap_or(u32::MAX);
     let source = FileSource::new(catalogue.operands);
+    for member in catalogue.members {
+        source.offer(next, member);
+        next += 1;
+    }
+    let left_over = match catalogue.left_over {
+        Some(Scanned::End { split }) => {
+            outcome.unread.links += split;
+            None
+        }
+        left_over => left_over,
+    };
     source.pace(catalogue.limit);
     source.begin(&early)?;
     let carrier = Carrier::new(&opening);
@@ -183,6 +249,7 @@ pub(crate) fn run(
         let mut session = Session {
             next,
             total,
+            left_over,
             committed,
             early,
             ..Session::new(link, source, binding, carrier, observer, meter)
@@ -412,11 +479,14 @@ impl<'a> Session<'a> {
             Ok(Hashed::Smalls(first, roots)) => {
                 let mut seals = Vec::with_capacity(roots.len() * 32);
                 for (file, root) in (first..).zip(roots) {
-                    let offered = self.source.get(file);
-                    let seal = offered.map(|one| one.entry.seal(&self.binding, &root));
+                    let seal = self.source.get(file).map(|one| {
+                        one.seal();
+                        one.entry.seal(&self.binding, &root)
+                    });
                     seals.extend_from_slice(&seal.unwrap_or_default());
                 }
-                self.link.send(&Message::Seals(Seals { first, seals }))
+                self.link.send(&Message::Seals(Seals { first, seals }))?;
+                self.report(outcome)
             }
             Ok(Hashed::Whole(whole)) => {
                 if self.leaving.is_empty() {
@@ -508,11 +578,14 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// Reports this end's counters once everything is committed, so that the receiver need not wait
-    /// for them at the end.
+    /// Reports this end's counters once everything is committed or sealed, so that the receiver
+    /// need not wait for them at the end.
     fn report(&mut self, outcome: &SenderOutcome) -> Result<(), Fault> {
-        let is_committed = !self.is_scanning && self.source.unfinished() == self.committed.len();
-        if self.is_reported || !is_committed {
+        if self.is_reported || self.is_scanning {
+            return Ok(());
+        }
+        let is_sent = |file, one: &Offered| one.is_sent() || self.committed.contains_key(&file);
+        if !self.source.is_all(is_sent) {
             return Ok(());
         }
         self.is_reported = true;
@@ -634,6 +707,7 @@ impl<'a> Session<'a> {
             present,
             total: self.total,
             moved: moved.saturating_sub(outcome.discarded),
+            resumed: outcome.resumed(),
             files: outcome.counts.finished(),
             is_scanned: !self.is_scanning,
         });
@@ -725,10 +799,15 @@ impl<'a> Session<'a> {
         let end = end.filter(|_| plan.complete.len() == count.div_ceil(8));
         let end = end.ok_or_else(|| Fault::protocol("the receiver's plan is about other files"))?;
         for part in &plan.parts {
-            if let Some(operand) = outcome.operands.get_mut(&part.file) {
-                operand.present = part.present.min(operand.size);
+            let Some(offered) = self.source.get(part.file) else {
+                continue;
+            };
+            let present = part.present.min(offered.entry.data());
+            match outcome.operands.get_mut(&part.file) {
+                Some(operand) => operand.present = present,
+                None => outcome.resumed += present,
             }
-            if let (true, Some(offered)) = (part.restarted, self.source.get(part.file)) {
+            if part.restarted {
                 let note = restarted(&offered.entry.path);
                 self.observer.event(&Event::Note(&note));
             }
@@ -746,24 +825,24 @@ impl<'a> Session<'a> {
             if !matches!(offered.entry.what, What::Directory) {
                 outcome.counts.skipped += 1;
             }
-            if let Some(operand) = outcome.operands.get_mut(&file) {
-                operand.present = operand.size;
+            match outcome.operands.get_mut(&file) {
+                Some(operand) => operand.present = operand.size,
+                None => outcome.resumed += offered.entry.data(),
             }
         }
         let is_first = plan.count > 0 || !self.is_scanning;
         if is_first && !std::mem::replace(&mut outcome.is_planned, true) {
-            let present = outcome.operands.values().map(|operand| operand.present);
             self.observer.event(&Event::Planned {
                 files: end as usize,
                 total: self.total,
-                present: super::saturating_sum(present),
+                present: outcome.resumed(),
             });
         }
         Ok(())
     }
 
-    /// Notes of which files the receiver has placed the early data: those of which nothing was
-    /// present.
+    /// Notes of which files the receiver has placed the early data: those of which it did not name
+    /// a part. A part of no bytes that is not new says that it has no room for the file yet.
     fn note_early(&mut self, plan: &Plan, end: u32, outcome: &mut SenderOutcome) {
         let mut early = std::mem::take(&mut self.early);
         early.retain(|prefix| {
@@ -773,7 +852,9 @@ impl<'a> Session<'a> {
             let index = (prefix.file - plan.first) as usize;
             let is_complete = plan.complete[index / 8] & (1 << (index % 8)) != 0;
             let mut parts = plan.parts.iter();
-            if is_complete || parts.any(|part| part.file == prefix.file && part.present > 0) {
+            let is_discarded =
+                |part: &Part| part.file == prefix.file && (part.present > 0 || !part.restarted);
+            if is_complete || parts.any(is_discarded) {
                 outcome.discarded += prefix.len;
                 self.source.discard(prefix.file);
             }

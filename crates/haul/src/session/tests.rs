@@ -223,7 +223,9 @@ fn withdraw(answer: impl FnOnce(&Link)) -> (Fault, SenderOutcome) {
             let catalogue = Catalogue {
                 limit: Limit::default(),
                 operands: vec![a, b],
+                members: Vec::new(),
                 scan: None,
+                left_over: None,
             };
             sender::run(&near, catalogue, [0; 32], Open::opening(), &Silent, outcome)
         });
@@ -494,7 +496,9 @@ fn a_request_that_crosses_the_failure_of_its_member_does_not_end_the_session() {
     let scan = scan::start(vec![root], Policy::default(), Options::default()).unwrap();
     let catalogue = Catalogue {
         operands: Vec::new(),
+        members: Vec::new(),
         scan: Some(scan),
+        left_over: None,
         limit: Limit::default(),
     };
     let (near, far) = links();
@@ -550,7 +554,9 @@ fn a_scan_that_ends_early_ends_the_session() {
     drop(found);
     let catalogue = Catalogue {
         operands: Vec::new(),
+        members: Vec::new(),
         scan: Some(scan),
+        left_over: None,
         limit: Limit::default(),
     };
     let mut outcome = SenderOutcome::default();

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use super::state::{ATTEMPTS, Blockwise, Doubtful, Incoming, ReceiverOutcome, Session, State};
+use super::state::{
+    ATTEMPTS, Blockwise, Doubtful, IN_REPAIR, Incoming, ReceiverOutcome, Session, State,
+};
 use crate::fault::{Code, Fault};
 use crate::report::Event;
 use crate::session::durable::Job;
@@ -12,17 +14,16 @@ use crate::tree::Digest;
 use crate::wire::{self, Digests, Locate, Message, PieceRun, Pieces, REPAIRS_MAX, Repair, Run};
 
 impl Session<'_> {
-    /// Returns a file that arrives block by block; `None` if it is finished, as one that failed.
+    /// Returns a file that arrives block by block; `None` if it is finished, as one that failed, or
+    /// not requested yet: the sender sends digests of early data that this end has discarded.
     pub(super) fn blockwise(&mut self, file: u32) -> Result<Option<&mut Blockwise>, Fault> {
         if file >= self.next {
             return Err(Fault::protocol("no such file"));
         }
         match self.files.get_mut(&file).map(|file| &mut file.state) {
             Some(State::Blocks(blocks)) => Ok(Some(blocks)),
-            Some(_) => Err(Fault::protocol(
-                "a message about a file that is not requested",
-            )),
-            None => Ok(None),
+            Some(State::Waiting(_)) | None => Ok(None),
+            Some(_) => Err(Fault::protocol("a message about a file that moves whole")),
         }
     }
 
@@ -84,7 +85,7 @@ impl Session<'_> {
             self.present_before += same;
             if was_in_repair {
                 self.in_repair = self.in_repair.saturating_sub(1);
-                self.in_repair_max += 1;
+                self.in_repair_max = (self.in_repair_max + 1).min(IN_REPAIR);
             }
             if !is_noted {
                 self.job(Job::Verified {

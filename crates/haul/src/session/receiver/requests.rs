@@ -10,7 +10,7 @@ use crate::session::durable::Job;
 use crate::session::plan::Planned;
 use crate::session::sender::restarted;
 use crate::sink::BlockId;
-use crate::wire::{Confirm, FileRun, FileRuns, Message, RUNS_MAX, Run, Wants};
+use crate::wire::{Confirm, FileRun, FileRuns, Message, Part, Plan, RUNS_MAX, Run, Wants};
 
 /// Small files that were requested and are not written yet, bytes; they arrive in memory.
 const ARENA: u64 = 64 << 20;
@@ -62,6 +62,11 @@ impl Session<'_> {
                 self.queue.pop_front();
                 continue;
             };
+            // Early data.
+            if let State::Small(_) = incoming.state {
+                self.queue.pop_front();
+                continue;
+            }
             let size = incoming.entry.data();
             if incoming.entry.file().is_none() || incoming.entry.is_small() && size == 0 {
                 incoming.state = State::Writing;
@@ -112,6 +117,22 @@ impl Session<'_> {
                     self.observer.event(&Event::Note(&restarted(&target.shown)));
                 }
                 self.present_before = self.present_before.saturating_add(present);
+                match outcome.operands.get_mut(&file) {
+                    Some(operand) => operand.present = present,
+                    None => outcome.resumed += present,
+                }
+                if present > 0 || is_restarted {
+                    let part = Part {
+                        file,
+                        present,
+                        restarted: is_restarted,
+                    };
+                    self.link.send(&Message::Plan(Plan {
+                        first: file,
+                        parts: vec![part],
+                        ..Plan::default()
+                    }))?;
+                }
                 self.targets.insert(file, Arc::clone(&target));
                 let mut blocks = Blockwise::new(target, verified);
                 if let State::Waiting(commit) = incoming.state {

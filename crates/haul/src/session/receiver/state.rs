@@ -17,7 +17,7 @@ use crate::session::directories::Directories;
 use crate::session::durable::Job;
 use crate::session::outcome::{Counts, Operand};
 use crate::session::plan::Destination;
-use crate::session::{Carrier, Meter};
+use crate::session::{Carrier, Meter, saturating_sum};
 use crate::sink::{BlockId, FileSink};
 use crate::target::{Target, Targets};
 use crate::tree::Digest;
@@ -26,6 +26,9 @@ use crate::wire::{Attributes, Commit, Complete, Policy, Run};
 /// Maximum number of repairs of a block. If one packet in 20 is damaged, one piece in two arrives
 /// whole, and 32 rounds fail for a mebibyte once in 10^9 times.
 pub(super) const ATTEMPTS: u8 = 32;
+
+/// Maximum number of blocks in repair: of each, 8 to 32 KiB of digests are in memory.
+pub(super) const IN_REPAIR: usize = 1 << 10;
 
 /// What the request says about the files.
 pub(crate) struct Terms<'a> {
@@ -48,12 +51,22 @@ pub(crate) struct ReceiverOutcome {
     /// The files that were offered by themselves, by id.
     pub(crate) operands: HashMap<u32, Operand>,
     pub(crate) counts: Counts,
+    /// Bytes of members of trees that were present at the beginning.
+    pub(crate) resumed: u64,
     /// Attributes of members that could not be kept.
     pub(crate) lost: Attributes,
     /// Counters of this end.
     pub(crate) spent: Complete,
     /// The sender's counters.
     pub(crate) peer: Complete,
+}
+
+impl ReceiverOutcome {
+    /// Returns the bytes that were present at the beginning.
+    pub(super) fn resumed(&self) -> u64 {
+        let operands = self.operands.values().map(|operand| operand.present);
+        self.resumed.saturating_add(saturating_sum(operands))
+    }
 }
 
 pub(super) struct Session<'a> {

@@ -202,8 +202,8 @@ fn early_data_that_arrives_damaged_is_repaired() {
                 break repair;
             }
         };
-        assert_eq!((repair.runs[0].first, repair.runs[0].count), (1, 1));
-        let piece = content[16 * KIB..32 * KIB].to_vec();
+        assert_eq!((repair.runs[0].first, repair.runs[0].count), (5, 1));
+        let piece = content[20 * KIB..24 * KIB].to_vec();
         deliver.send((40 * KIB as u64, piece)).unwrap();
         until_complete(&near);
         drop(deliver);
@@ -211,7 +211,7 @@ fn early_data_that_arrives_damaged_is_repaired() {
     let offer = early_offer(std::slice::from_ref(&entry), 40 * KIB);
     let (result, outcome, place) = receive(&offer, BINDING, bytes, script);
     result.unwrap();
-    assert_eq!(outcome.spent.repaired, 16 * KIB as u64);
+    assert_eq!(outcome.spent.repaired, 4 * KIB as u64);
     assert!(std::fs::read(place.path().join("a")).unwrap() == content);
 }
 
@@ -262,6 +262,250 @@ fn early_data_of_a_file_that_resumes_is_discarded() {
     let (result, _) = receive_below(place.path(), &offer, BINDING, bytes, script);
     result.unwrap();
     assert!(std::fs::read(place.path().join("a")).unwrap() == content);
+}
+
+fn seals_of(files: &[(&Entry, &[u8])]) -> Vec<u8> {
+    let seal =
+        |(entry, content): &(&Entry, &[u8])| entry.seal(&BINDING, blake3::hash(content).as_bytes());
+    files.iter().flat_map(seal).collect()
+}
+
+/// Of three small members one is present and one arrives damaged; a large one is requested.
+#[test]
+fn small_members_whose_data_is_early_are_placed_without_a_request() {
+    let mut directory = member("d", 0);
+    directory.what = What::Directory;
+    let files = [5000, 900, 300, 3 << 20].map(bytes_of);
+    let names = ["d/a", "d/b", "d/c", "d/large"];
+    let members = names.iter().zip(&files);
+    let members = members.map(|(name, content)| member(name, content.len() as u64));
+    let entries: Vec<_> = std::iter::once(directory).chain(members).collect();
+    let place = tempfile::tempdir().unwrap();
+    std::fs::create_dir(place.path().join("d")).unwrap();
+    let present = File::create(place.path().join("d/b")).unwrap();
+    present.write_all_at(&[9; 900], 0).unwrap();
+    haul_io::file::set_modified(&present, entries[2].modified.into()).unwrap();
+    let (deliver, bytes) = unbounded();
+    let mut early = files[..3].concat();
+    early[5900] ^= 1;
+    deliver.send((0, early)).unwrap();
+    let script = |near: Link| {
+        let known: Vec<_> = entries[1..4].iter().zip(&files).collect();
+        let known: Vec<_> = known.iter().map(|(one, file)| (*one, &file[..])).collect();
+        let seals = seals_of(&known);
+        near.send(&Message::Seals(Seals { first: 1, seals }))
+            .unwrap();
+        let (mut wants, mut again) = (None, None);
+        while wants.is_none() || again.is_none() {
+            match near.receive().unwrap() {
+                Message::Plan(plan) => {
+                    assert_eq!((plan.complete, plan.parts), (vec![0b101], Vec::new()));
+                }
+                Message::Wants(wanted) => wants = Some(wanted.runs),
+                Message::WantFiles(wanted) => again = Some(wanted.runs),
+                Message::DoneFiles(_) | Message::Progress(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let (first, count) = (0, 3);
+        assert_eq!(
+            wants.unwrap(),
+            [Run {
+                file: 4,
+                first,
+                count
+            }]
+        );
+        assert_eq!(
+            again.unwrap(),
+            [crate::wire::FileRun { first: 3, count: 1 }]
+        );
+        let rest = [&files[3][..], &files[2]].concat();
+        deliver.send((6200, rest)).unwrap();
+        let seals = seals_of(&[(&entries[3], &files[2])]);
+        near.send(&Message::Seals(Seals { first: 3, seals }))
+            .unwrap();
+        vouch(&near, 4, &files[3]);
+        commit(&near, 4, &entries[4], &files[3], 6200 + (3 << 20));
+        let messages = until_complete(&near);
+        assert_eq!(moved(&messages), Some(5000 + 300 + 300 + (3 << 20)));
+        drop(deliver);
+    };
+    let offer = early_offer(&entries, 6200);
+    let (result, outcome) = receive_below(place.path(), &offer, BINDING, bytes, script);
+    result.unwrap();
+    let counts = outcome.counts;
+    assert_eq!((counts.copied, counts.skipped, counts.failed), (3, 1, 0));
+    assert_eq!((outcome.resumed, outcome.spent.repaired), (900, 300));
+    let read = |name| std::fs::read(place.path().join(name)).unwrap();
+    assert!(read("d/b") == [9; 900]);
+    for index in [0, 2, 3] {
+        assert!(read(names[index]) == files[index], "{}", names[index]);
+    }
+}
+
+/// The sender of a small tree needs no answer to send all of it, up to its counters.
+#[test]
+fn a_small_tree_leaves_with_its_first_offer() {
+    let place = tempfile::tempdir().unwrap();
+    std::fs::create_dir(place.path().join("d")).unwrap();
+    for name in ["d/a", "d/b"] {
+        std::fs::write(place.path().join(name), name).unwrap();
+    }
+    std::fs::write(place.path().join("d/empty"), "").unwrap();
+    let root = crate::scan::Root {
+        dir: Dir::open(place.path()).unwrap(),
+        path: Relative::root(),
+    };
+    let scan = crate::scan::start(vec![root], Policy::default(), Options::default()).unwrap();
+    let mut catalogue = Catalogue {
+        operands: Vec::new(),
+        members: Vec::new(),
+        scan: Some(scan),
+        left_over: None,
+        limit: Limit::default(),
+    };
+    let messages = sender::offer(&mut catalogue, &BINDING);
+    let [Message::Offer(offer)] = &messages[..] else {
+        panic!("{messages:?}");
+    };
+    assert_eq!((offer.is_last, offer.early), (true, Some(6)));
+    let entries = crate::entry::parse(&offer.entries).unwrap();
+    assert_eq!(entries.len(), 4);
+    let (near, far) = links();
+    let mut outcome = SenderOutcome::default();
+    std::thread::scope(|scope| {
+        let outcome = &mut outcome;
+        let sender = scope.spawn(move || {
+            sender::run(&near, catalogue, BINDING, Open::opening(), &Silent, outcome)
+        });
+        let mut sealed = 0;
+        loop {
+            match far.receive().unwrap() {
+                Message::Seals(seals) => {
+                    let first = seals.first as usize;
+                    for (seal, entry) in seals.seals.chunks(32).zip(&entries[first..]) {
+                        let root = blake3::hash(entry.path.as_bytes());
+                        assert_eq!(seal, entry.seal(&BINDING, root.as_bytes()));
+                        sealed += 1;
+                    }
+                }
+                Message::Complete(_) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(sealed, 2);
+        let complete = vec![1];
+        let parts = Vec::new();
+        far.send(&Message::Plan(Plan {
+            first: 0,
+            count: 4,
+            complete,
+            parts,
+        }))
+        .unwrap();
+        let runs = vec![crate::wire::FileRun { first: 1, count: 3 }];
+        far.send(&Message::DoneFiles(crate::wire::FileRuns { runs }))
+            .unwrap();
+        far.send(&Message::Complete(crate::wire::Complete::default()))
+            .unwrap();
+        sender.join().unwrap().unwrap();
+    });
+    assert_eq!((outcome.counts.copied, outcome.counts.directories), (3, 1));
+}
+
+/// Names that lead out, and names of links that do, are made nowhere: each kind of entry with each.
+#[test]
+fn entries_of_a_hostile_sender_are_made_nowhere_else() {
+    let place = tempfile::tempdir().unwrap();
+    let (root, outside) = (place.path().join("root"), place.path().join("outside"));
+    for dir in [&root, &outside] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    std::fs::write(outside.join("secret"), "secret").unwrap();
+    let kinds = |path: &str| {
+        let of = |what| Entry {
+            what,
+            ..member(path, 6)
+        };
+        let to = Relative::new(b"AA/outside/secret").unwrap();
+        [
+            member(path, 6),
+            of(What::Directory),
+            of(What::Symlink {
+                target: b"/".to_vec(),
+            }),
+            of(What::HardLink { path: to }),
+        ]
+    };
+    let mut refused = 0;
+    // What the placeholder AA is replaced by, on the wire: parents, absolute, NUL, an empty name.
+    for (from, bad) in [
+        ("AA", ".."),
+        ("AA/", "../"),
+        ("AA", "./"),
+        ("AA", "\0\0"),
+        ("AA", "//"),
+        ("AA/", "/AA"),
+    ] {
+        for entry in kinds("AA/outside/made") {
+            let mut batch = Batch::default();
+            batch.push(&entry);
+            let bytes = batch.into_bytes();
+            let at = bytes
+                .windows(from.len())
+                .rposition(|part| part == from.as_bytes());
+            let mut entries = bytes;
+            entries[at.unwrap()..][..bad.len()].copy_from_slice(bad.as_bytes());
+            let offer = Offer {
+                entries,
+                ..offer(0, &[], true)
+            };
+            let (_, bytes) = unbounded();
+            let script = |near: Link| while near.receive().is_ok() {};
+            let (result, _) = receive_below(&root, &offer, BINDING, bytes, script);
+            assert!(result.is_err(), "{bad}: {entry:?}");
+            refused += 1;
+        }
+    }
+    // A link that leads out is made as a link, and nothing is made below it; nor below one that was
+    // there before, nor in place of a pipe.
+    std::os::unix::fs::symlink(&outside, root.join("old")).unwrap();
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        root.join("pipe"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RWXU,
+        0,
+    )
+    .unwrap();
+    let link = Entry {
+        what: What::Symlink {
+            target: b"../outside".to_vec(),
+        },
+        ..member("link", 0)
+    };
+    let empty = ["link/made", "old/made", "old", "pipe"].map(|path| member(path, 0));
+    let made = ["link/dir", "old/dir"].map(|path| Entry {
+        what: What::Directory,
+        ..member(path, 0)
+    });
+    let entries: Vec<_> = std::iter::once(link).chain(made).chain(empty).collect();
+    let (deliver, bytes) = unbounded();
+    let script = |near: Link| {
+        until_complete(&near);
+        drop(deliver);
+    };
+    let (result, outcome) = receive_below(&root, &offer(0, &entries, true), BINDING, bytes, script);
+    result.unwrap();
+    println!(
+        "{refused} batches refused, {} entries failed",
+        outcome.counts.failed
+    );
+    assert!(outcome.counts.failed >= 5, "{:?}", outcome.counts);
+    let names: Vec<_> = std::fs::read_dir(&outside).unwrap().collect();
+    assert_eq!(names.len(), 1);
+    assert_eq!(std::fs::read(outside.join("secret")).unwrap(), b"secret");
 }
 
 #[test]
@@ -318,12 +562,14 @@ fn send_early(script: impl FnOnce(&Link)) -> SenderOutcome {
     std::thread::scope(|scope| {
         let outcome = &mut outcome;
         let sender = scope.spawn(move || {
-            let catalogue = Catalogue {
+            let mut catalogue = Catalogue {
                 operands: vec![small, large],
+                members: Vec::new(),
                 scan: None,
+                left_over: None,
                 limit: Limit::default(),
             };
-            let messages = sender::offer(&catalogue, &BINDING);
+            let messages = sender::offer(&mut catalogue, &BINDING);
             assert!(
                 matches!(&messages[..], [Message::Offer(offer)] if offer.early == Some(256 << 10))
             );
