@@ -24,7 +24,7 @@ same() {
 
 # ---- the driver alone
 
-# Three seconds of memory to memory, with threads and without.
+# A second of memory to memory, with threads and without.
 perf() {
   local model port
   for model in pthread none; do
@@ -32,7 +32,7 @@ perf() {
     timeout "$PATIENCE" stdbuf -o0 globus-xioperf -s -R -D "$stack" >"$run/receiver.$model" 2>&1 &
     wait_for 'the receiver to listen' grep -q 'listening on' "$run/receiver.$model"
     port=$(sed -n 's/.*listening on: .*:\([0-9]*\)$/\1/p' "$run/receiver.$model")
-    timeout "$PATIENCE" globus-xioperf -c "127.0.0.1:$port" -S -D "$stack" -t 3 -l 256K
+    timeout "$PATIENCE" globus-xioperf -c "127.0.0.1:$port" -S -D "$stack" -t 1 -l 256K
     wait
     # It cancels what it is writing when its time is over.
     carried 262144 "channel=$(channel)" "mode=${variant#*-}" "end=closed aborted"
