@@ -5,13 +5,13 @@
 
 use arbitrary::Arbitrary;
 use haul_udt::Joiner;
-use haul_udt::wire::{HEADER_LEN, Piece, SocketId, cut, piece_len};
+use haul_udt::wire::{HEADER_LEN, PacketPiece, SocketId, cut, piece_len};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Debug, Arbitrary)]
 enum Step {
     Bytes(Vec<u8>),
-    Piece {
+    PacketPiece {
         number: u8,
         index: u16,
         total: u16,
@@ -29,7 +29,7 @@ fuzz_target!(|steps: Vec<Step>| {
     for step in steps {
         match step {
             Step::Bytes(bytes) => take(&mut joiner, &bytes),
-            Step::Piece {
+            Step::PacketPiece {
                 number,
                 index,
                 total,
@@ -37,7 +37,7 @@ fuzz_target!(|steps: Vec<Step>| {
             } => {
                 let mut datagram = Vec::new();
                 let number = number.into();
-                Piece {
+                PacketPiece {
                     number,
                     index,
                     total,
@@ -52,7 +52,7 @@ fuzz_target!(|steps: Vec<Step>| {
 });
 
 fn take(joiner: &mut Joiner, datagram: &[u8]) {
-    if let Some(piece) = Piece::parse(datagram)
+    if let Some(piece) = PacketPiece::parse(datagram)
         && let Some(packet) = joiner.join(&piece)
     {
         assert_eq!(packet.len(), usize::from(piece.total));
@@ -68,7 +68,7 @@ fn whole(joiner: &mut Joiner, number: u32, len: u16, max: u16) {
     cut(&packet, SocketId(9), false, len, &mut pieces);
     let mut joined = None;
     for datagram in pieces.chunks(len) {
-        let piece = Piece::parse(datagram).expect("it was written by us");
+        let piece = PacketPiece::parse(datagram).expect("it was written by us");
         joined = joiner.join(&piece).map(<[u8]>::to_vec);
     }
     // Hostile pieces of the same number, length and size may have come before.

@@ -1,7 +1,7 @@
 //! Joins pieces to data packets. Engines own a [`Joiner`]; a [`Connection`](crate::Connection) sees
 //! whole packets only.
 
-use crate::wire::{Piece, is_data};
+use crate::wire::{PacketPiece, is_data};
 
 /// Packets of which pieces have arrived. Its memory is bounded: 8 packets.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Slot {
 impl Joiner {
     /// Takes a piece and returns the data packet that it completes. Nothing but data comes in
     /// pieces.
-    pub fn join(&mut self, piece: &Piece<'_>) -> Option<&[u8]> {
+    pub fn join(&mut self, piece: &PacketPiece<'_>) -> Option<&[u8]> {
         let (total, len) = (usize::from(piece.total), piece.bytes.len());
         let count = total.div_ceil(len);
         if total > PACKET_MAX || count > PIECES_MAX || usize::from(piece.index) >= count {
@@ -113,7 +113,7 @@ mod tests {
             });
             let (mut joiner, mut whole) = (Joiner::default(), Vec::new());
             for bytes in pieces {
-                let piece = Piece::parse(bytes).unwrap();
+                let piece = PacketPiece::parse(bytes).unwrap();
                 if let Some(packet) = joiner.join(&piece) {
                     whole.push(packet.to_vec());
                 }
@@ -130,11 +130,11 @@ mod tests {
         for number in 0..20 {
             flat.clear();
             cut(&packet(1_472, number), DESTINATION, false, 756, &mut flat);
-            let first = Piece::parse(&flat[..756]).unwrap();
+            let first = PacketPiece::parse(&flat[..756]).unwrap();
             assert_eq!(joiner.join(&first), None);
             assert_eq!(joiner.join(&first), None, "the same piece twice");
         }
-        let last = Piece::parse(&flat[756..]).unwrap();
+        let last = PacketPiece::parse(&flat[756..]).unwrap();
         assert_eq!(joiner.join(&last), Some(&packet(1_472, 19)[..]));
         assert_eq!(
             joiner.join(&last),

@@ -488,8 +488,8 @@ impl Connection {
 
     /// The piece of a data packet in a datagram, if it is one and was not damaged.
     #[must_use]
-    pub fn piece<'a>(&self, datagram: &'a [u8]) -> Option<crate::wire::Piece<'a>> {
-        let piece = crate::wire::Piece::parse(datagram)?;
+    pub fn piece<'a>(&self, datagram: &'a [u8]) -> Option<crate::wire::PacketPiece<'a>> {
+        let piece = crate::wire::PacketPiece::parse(datagram)?;
         (!self.checked || check::opened(datagram) == self.local).then_some(piece)
     }
 
@@ -584,12 +584,6 @@ impl Connection {
     }
 
     // ---- getters
-
-    /// This socket's id: packets for it carry it as their destination.
-    #[must_use]
-    pub fn local_id(&self) -> SocketId {
-        self.local
-    }
 
     /// Returns the features that both ends agreed on, while the connection is open.
     #[must_use]

@@ -4,7 +4,7 @@
 
 use haul_cc::crc::crc32c_header;
 
-use super::{CONTROL_BIT, HEADER_LEN, SocketId, word};
+use super::field::{CONTROL_BIT, HEADER_LEN, SocketId, word};
 
 /// Where the destination is, which the check is added to.
 const DESTINATION: std::ops::Range<usize> = 12..HEADER_LEN;

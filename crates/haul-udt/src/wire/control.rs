@@ -1,9 +1,9 @@
 //! Control packets.
 
-use super::CONTROL_BIT;
 use super::check::seal_handshake;
+use super::field::{CONTROL_BIT, HEADER_LEN, ParseError, SocketId, word};
 use super::ranges::LossRanges;
-use super::{Feedback, HEADER_LEN, Handshake, Offer, ParseError, SenderInfo, SocketId, word};
+use super::{Feedback, Handshake, Offer, SenderInfo};
 use crate::seq::Seq;
 
 const TYPE_HANDSHAKE: u16 = 0;

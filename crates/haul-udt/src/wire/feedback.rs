@@ -1,8 +1,8 @@
 //! Selective feedback between Longhaul ends: a user-defined control packet, which plain UDT ignores
 //! (docs/protocol/udt.md).
 
+use super::field::{ParseError, double_word, word};
 use super::ranges::LossRanges;
-use super::{ParseError, double_word, word};
 use crate::seq::Seq;
 
 /// The receiver's report on arrived packets.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::check::of_handshake;
-use super::{HEADER_LEN, ParseError, word};
+use super::field::{HEADER_LEN, ParseError, word};
 use crate::seq::Seq;
 use crate::wire::SocketId;
 

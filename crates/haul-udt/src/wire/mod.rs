@@ -10,6 +10,7 @@ mod control;
 #[doc(hidden)]
 pub mod emit;
 mod feedback;
+mod field;
 mod handshake;
 mod piece;
 mod ranges;
@@ -19,8 +20,9 @@ mod spec;
 
 pub use control::{Ack, AckRates, Control};
 pub use feedback::{FEEDBACK_GAP_WORDS_MAX, Feedback, SenderInfo};
+pub use field::{HEADER_LEN, ParseError, SocketId};
 pub use handshake::{Handshake, Offer, PeerAddress, RequestKind, SocketKind};
-pub use piece::{Piece, cut, piece_len};
+pub use piece::{PacketPiece, cut, piece_len};
 pub use ranges::LossRanges;
 pub use seal::{SEAL_LEN, SEALED_HEAD_LEN, Sealed};
 
@@ -30,15 +32,12 @@ pub(crate) use ranges::push_range;
 pub(crate) use seal::{opened_packet, phase_and_number};
 
 use crate::seq::Seq;
+use field::{CONTROL_BIT, word};
 
-/// Bytes of every UDT header.
-pub const HEADER_LEN: usize = 16;
 /// Bytes of IPv4 and UDP headers in front of a UDT packet.
 pub const LOWER_LEN_V4: usize = 28;
 /// Bytes of IPv6 and UDP headers in front of a UDT packet.
 pub const LOWER_LEN_V6: usize = 48;
-
-const CONTROL_BIT: u32 = 1 << 31;
 
 /// Whether a datagram is a data packet, if it is a packet.
 #[must_use]
@@ -54,46 +53,6 @@ const MESSAGE_MASK: u32 = ORDER_BIT - 1;
 const MESSAGE_MASK_EXTENDED: u32 = PROMPT_BIT - 1;
 /// The greatest message number between Longhaul ends.
 pub(crate) const MESSAGE_MAX_PLACEMENT: u32 = MESSAGE_MASK_EXTENDED;
-
-/// A socket's id, unique within its host. Zero addresses a listener.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct SocketId(pub u32);
-
-/// Why bytes are not a UDT packet.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum ParseError {
-    /// Shorter than its header or its fixed body.
-    #[error("packet of {len} bytes is too short for a {what}")]
-    Short {
-        /// The kind of header or message.
-        what: &'static str,
-        /// Its length, bytes.
-        len: usize,
-    },
-    /// Longer than its fixed body.
-    #[error("handshake of {len} bytes has trailing data")]
-    Long {
-        /// Its length, bytes.
-        len: usize,
-    },
-    /// A handshake between Longhaul ends whose check does not match: it was damaged on the path.
-    #[error("a handshake that was damaged on the way")]
-    Damaged,
-    /// A control type that UDT4 does not have.
-    #[error("unknown control type {0}")]
-    UnknownControl(u16),
-    /// A loss list whose last range has no end, or whose range runs backwards.
-    #[error("malformed loss list")]
-    LossList,
-    /// An enumeration's value that UDT4 does not have.
-    #[error("unknown {what} {value}")]
-    UnknownValue {
-        /// The field.
-        what: &'static str,
-        /// Its value.
-        value: u32,
-    },
-}
 
 /// A packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -204,18 +163,6 @@ impl<'a> Packet<'a> {
             .first_chunk::<HEADER_LEN>()
             .map(|header| SocketId(word(header, 3)))
     }
-}
-
-/// The `index`th 32-bit word; zero past the end, which callers have excluded by checking lengths.
-fn word(bytes: &[u8], index: usize) -> u32 {
-    bytes
-        .get(index * 4..)
-        .and_then(|rest| rest.first_chunk::<4>())
-        .map_or(0, |chunk| u32::from_be_bytes(*chunk))
-}
-
-fn double_word(bytes: &[u8], index: usize) -> u64 {
-    u64::from(word(bytes, index)) << 32 | u64::from(word(bytes, index + 1))
 }
 
 #[cfg(test)]

@@ -6,11 +6,11 @@
 //! type `0x7fff`, extended type "LH", kind 5, the packet's sequence number, the receiving socket.
 
 use super::check::seal_control;
-use super::{HEADER_LEN, SocketId, word};
+use super::field::{HEADER_LEN, SocketId, word};
 
 /// A piece of a data packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Piece<'a> {
+pub struct PacketPiece<'a> {
     /// Sequence number of the data packet.
     pub number: u32,
     /// Its first byte is byte `index * bytes.len()` of the packet.
@@ -28,7 +28,7 @@ const PREFIX: usize = 4;
 /// A control packet of type `0x7fff`, extended type "LH".
 const WORD0: u32 = 0xffff_4c48;
 
-impl<'a> Piece<'a> {
+impl<'a> PacketPiece<'a> {
     /// Reads a datagram; none if it is not a piece, or not a well-formed one.
     #[must_use]
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
@@ -80,7 +80,7 @@ pub fn cut(
     let mut count = 0;
     for (index, bytes) in (0..).zip(datagram.chunks(piece_len - HEADER_LEN - PREFIX)) {
         let start = out.len();
-        let piece = Piece {
+        let piece = PacketPiece {
             number: word(datagram, 0),
             index,
             total,

@@ -1,6 +1,6 @@
 //! Ranges of lost packets in compressed form.
 
-use super::{CONTROL_BIT, ParseError, word};
+use super::field::{CONTROL_BIT, ParseError, word};
 use crate::seq::Seq;
 
 /// Ranges of lost packets, checked to be well-formed (UDT4 draft, appendix: loss information

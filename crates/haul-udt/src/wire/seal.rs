@@ -1,7 +1,7 @@
 //! The frame of a sealed datagram: header, phase bit and number in the clear, then ciphertext and
 //! tag. Encryption itself is outside of this crate.
 
-use super::{HEADER_LEN, word};
+use super::field::{HEADER_LEN, word};
 
 /// Bytes that sealing adds to a packet: number and tag.
 pub const SEAL_LEN: usize = NUMBER_LEN + TAG_LEN;

@@ -5,7 +5,7 @@ mod hex;
 
 use super::check::{opened, seal_control, seal_data};
 use super::emit::emit;
-use super::{Control, HEADER_LEN, Packet, Piece, SocketId};
+use super::{Control, HEADER_LEN, Packet, PacketPiece, SocketId};
 
 use hex::bytes;
 
@@ -46,7 +46,7 @@ fn the_packets_of_the_page_are_what_this_build_reads_and_writes() {
     let (first, second) = pieces.split_at(pieces.len() / 2);
     let (mut packet, mut written) = (Vec::new(), Vec::new());
     for datagram in [first, second] {
-        let piece = Piece::parse(datagram).unwrap();
+        let piece = PacketPiece::parse(datagram).unwrap();
         packet.extend_from_slice(piece.bytes);
         piece.emit(SOCKET, &mut written);
     }
