@@ -2,11 +2,10 @@
 //! trip, reads and policer.
 
 use crate::time::{SECOND_NS, Time};
+pub use crate::wire::Mode;
 
 /// Least bytes of a region (part B3, sizing).
 pub const REGION_BYTES_MIN: u64 = 1 << 20;
-/// Most bytes of a region (part B3, sizing).
-pub const REGION_BYTES_MAX: u64 = 64 << 20;
 /// Least bytes of a read where no policer asks for less (part B3, read depth).
 pub const CHUNK_MIN: u32 = 64 << 10;
 /// Bytes that may be asked for where round trips are short.
@@ -14,28 +13,6 @@ const FLIGHT_MIN: u64 = 4 << 20;
 /// The assumed rate of an unmeasured path, bits per second. A lower one would leave a long path
 /// idle while reads and ring grow, one or two round trips for each doubling.
 pub(crate) const RATE_START_BPS: u64 = 500_000_000;
-
-/// Which end moves the bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// The consumer reads (the default).
-    Pull,
-    /// The producer writes where the consumer allows it.
-    Push,
-}
-
-impl Mode {
-    /// Round trips for which a byte occupies the producer's ring after its slab is sealed. Pull:
-    /// announcement, read, answer, acknowledgement, half a round trip each. Push: write,
-    /// acknowledgement.
-    #[must_use]
-    pub const fn round_trips(self) -> u64 {
-        match self {
-            Self::Pull => 2,
-            Self::Push => 1,
-        }
-    }
-}
 
 /// Measurements of a segment's path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,7 +3,6 @@
 
 use super::ParseError;
 use super::codec::{CRITICAL, Reader, Writer, padding};
-use crate::bag::plan::Mode;
 
 /// Most hops of a session (part B3, limits).
 pub const HOPS_MAX: usize = 16;
@@ -299,6 +298,28 @@ impl Endpoint {
         let (_, _, endpoint) = Self::parse_value(value)?;
         value.end()?;
         Ok(endpoint)
+    }
+}
+
+/// Which end moves the bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// The consumer reads (the default).
+    Pull,
+    /// The producer writes where the consumer allows it.
+    Push,
+}
+
+impl Mode {
+    /// Round trips for which a byte occupies the producer's ring after its slab is sealed. Pull:
+    /// announcement, read, answer, acknowledgement, half a round trip each. Push: write,
+    /// acknowledgement.
+    #[must_use]
+    pub const fn round_trips(self) -> u64 {
+        match self {
+            Self::Pull => 2,
+            Self::Push => 1,
+        }
     }
 }
 

@@ -20,7 +20,7 @@ pub use code::{AuthMethod, NackStatus, PathAction, PathState};
 pub use codec::{DEPTH_MAX, TLVS_MAX};
 pub use error::ParseError;
 pub use first::{FIRSTS_MAX, First};
-pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Params, Proto, ProtoOffer};
+pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Mode, Params, Proto, ProtoOffer};
 pub use metadata::{
     METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_RESERVED, METADATA_VALUE_MAX, Metadata,
     MetadataError,
