@@ -16,7 +16,7 @@ use haul_iwarp::datagram::wire::{
     Terms,
 };
 use haul_iwarp::datagram::{
-    Action, Destination, Event, RecordMode, Source, Ud, UdConfig, UdSendWr, UdStatus, ValidityMap,
+    Action, Destination, RecordMode, Source, Ud, UdConfig, UdEvent, UdSendWr, UdStatus, ValidityMap,
 };
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap::{self, ReadRequest};
@@ -507,17 +507,17 @@ impl Bench {
         }
     }
 
-    fn check(&mut self, event: &Event) {
+    fn check(&mut self, event: &UdEvent) {
         match event {
-            Event::Received(received) => {
+            UdEvent::Received(received) => {
                 let posted = self.open.remove(&received.slot);
                 assert!(posted || received.slot > 1 << 20, "completed twice");
                 assert!(received.len <= RECEIVE_LEN || received.status != UdStatus::Success);
             }
-            Event::Completion(completion) => {
+            UdEvent::Completion(completion) => {
                 assert!(self.requests.remove(&completion.id), "completed twice");
             }
-            Event::Record(record) => {
+            UdEvent::Record(record) => {
                 let ranges: Vec<(u32, u32)> = match &record.map {
                     ValidityMap::Full => vec![(0, record.len)],
                     ValidityMap::Ranges(ranges) => ranges.to_vec(),

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod address;
 pub mod datagram;
 mod error;
 mod llp;
@@ -29,14 +30,15 @@ pub mod wire;
 use haul_cc::{crc, time};
 
 pub use crc::{CRC_LEN, Crc32c};
-pub use error::{Error, Incompatible, PostError, TermCode};
+pub use error::{Error, Incompatible, PostError};
 pub use llp::message::{Arrived, Datagram, MessageConfig, MessageConnection, Repeat};
 pub use llp::stream::{
     Fpdu, Next, Piece, Pieces, Received, StreamConfig, StreamConnection, Trailer,
 };
 pub use llp::{HEADER_MAX, Params, ReliableConnection, Segment, TRAILER_MAX};
 pub use memory::{AtomicAccess, Memory, Placement, Target};
-pub use operation::{CompletionKind, Operation};
-pub use qp::{Completion, Event, Payload, QpConfig, RecvWr, SendWr, State, Status};
+pub use operation::{CompletionKind, Operation, RecvWr};
+pub use qp::{Completion, Event, Payload, QpConfig, SendWr, State, Status};
 pub use stag::{Pd, QpNum, RegionId, Rights, Stag, StagEntry};
 pub use time::{SECOND_NS, Time};
+pub use wire::TermCode;

@@ -1,7 +1,7 @@
 //! The memory of the engine, as the core sees it: numbers, never bytes.
 
-use crate::datagram::Source;
-use crate::qp::work::RecvWr;
+use crate::address::Source;
+use crate::operation::RecvWr;
 use crate::stag::{RegionId, Stag, StagEntry};
 use crate::wire::rdmap::AtomicOp;
 

@@ -1,4 +1,4 @@
-//! The operations of a send request, for every kind of queue pair.
+//! The operations of send requests, and receives, of every kind of queue pair.
 
 use crate::stag::Stag;
 use crate::wire::rdmap::AtomicOp;
@@ -147,4 +147,24 @@ pub enum CompletionKind {
         /// The sender asked for this end to be woken.
         solicited: bool,
     },
+}
+
+/// A receive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecvWr {
+    /// The user's; comes back with the completion.
+    pub id: u64,
+    /// The engine's name for the buffers; comes back with placements and with the completion.
+    pub slot: u32,
+    /// Bytes of the buffers together.
+    pub len: u32,
+}
+
+impl RecvWr {
+    /// Makes a receive into buffers of `len` bytes together.
+    #[must_use]
+    pub const fn new(id: u64, slot: u32, len: u32) -> Self {
+        Self { id, slot, len }
+    }
 }

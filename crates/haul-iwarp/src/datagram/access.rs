@@ -1,9 +1,9 @@
 //! Whether a datagram may touch memory. Looked up for each one: a tag that was taken away is
 //! refused from that moment.
 
-use super::address::Source;
 use super::config::UdConfig;
 use super::work::Reason;
+use crate::address::Source;
 use crate::memory::{Memory, Target};
 use crate::stag::{Rights, Stag, StagEntry};
 

@@ -4,12 +4,12 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use super::address::Destination;
 use super::config::UdConfig;
 use super::wire::{
     Body, CONTROL_MAX, Cookie, Flags, Hello, Kind, MsgId, Notice, NoticeCode, Probe, Psn, Rate,
     Shim, Terms,
 };
+use crate::address::Destination;
 use crate::time::{SECOND_NS, Time};
 
 /// Datagrams that may wait.

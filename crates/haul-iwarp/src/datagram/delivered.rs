@@ -1,9 +1,9 @@
 //! Messages of one datagram that were delivered: none is delivered again while its source, and its
 //! number, are remembered.
 
-use super::address::Source;
 use super::sources::{Known, Sources};
 use super::wire::MsgId;
+use crate::address::Source;
 
 /// Numbers that are remembered of a source.
 const WINDOW: u32 = u64::BITS;

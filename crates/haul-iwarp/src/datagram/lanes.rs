@@ -10,8 +10,8 @@ use std::hash::{Hash, Hasher};
 
 use siphasher::sip::SipHasher13;
 
-use super::address::Destination;
 use super::wire::{MsgId, Psn};
+use crate::address::Destination;
 
 /// Lanes beside the first one: as many as a byte has values.
 const LANES: usize = 256;

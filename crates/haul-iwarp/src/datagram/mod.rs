@@ -24,7 +24,6 @@
 //! No datagram ends the queue pair, whatever its content.
 
 mod access;
-mod address;
 mod config;
 mod control;
 mod delivered;
@@ -43,11 +42,11 @@ mod validate;
 pub mod wire;
 mod work;
 
-pub use address::{Destination, Source};
+pub use crate::address::{Destination, Source};
 pub use config::{DATAGRAM_MIN, UdConfig};
 pub use ud::Ud;
 pub use validate::Cookies;
 pub use work::{
-    Action, Chunk, Completion, Counters, Event, Reason, Received, Record, RecordMode, RecordStatus,
-    Transmit, UdSendWr, UdStatus, ValidityMap,
+    Action, Chunk, Counters, Reason, Record, RecordMode, RecordStatus, Transmit, UdCompletion,
+    UdEvent, UdReceived, UdSendWr, UdStatus, ValidityMap,
 };

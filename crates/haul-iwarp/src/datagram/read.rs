@@ -6,11 +6,11 @@
 
 use std::collections::VecDeque;
 
-use super::address::{Destination, Source};
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::wire::MsgId;
-use super::work::{Completion, Event, Reason, UdSendWr, UdStatus, ValidityMap};
+use super::work::{Reason, UdCompletion, UdEvent, UdSendWr, UdStatus, ValidityMap};
+use crate::address::{Destination, Source};
 use crate::operation::Operation;
 use crate::stag::Stag;
 use crate::time::{SECOND_NS, Time};
@@ -201,7 +201,7 @@ impl Reads {
         &mut self,
         now: Time,
         answer: &Answer,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) -> Option<u32> {
         let read = self.find(&answer.from, answer.id)?;
         read.source = Some(answer.from);
@@ -228,7 +228,7 @@ impl Reads {
     }
 
     /// The sink of an answer is gone.
-    pub(super) fn fail(&mut self, answer: &Answer, events: &mut VecDeque<Event>) {
+    pub(super) fn fail(&mut self, answer: &Answer, events: &mut VecDeque<UdEvent>) {
         let to = answer.from.destination();
         self.finish(&to, answer.id, UdStatus::LocalProtection, events);
     }
@@ -238,7 +238,7 @@ impl Reads {
         to: &Destination,
         id: MsgId,
         status: UdStatus,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let is_it = |read: &Read| read.id == id && read.wr.to == *to;
         if let Some(at) = self.open.iter().position(is_it) {
@@ -253,7 +253,7 @@ impl Reads {
         now: Time,
         to: &Destination,
         known: bool,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         for at in (0..self.open.len()).rev() {
             let read = &mut self.open[at];
@@ -276,7 +276,7 @@ impl Reads {
         &mut self,
         now: Time,
         config: &UdConfig,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
         mut doubt: impl FnMut(Destination),
     ) {
         for at in (0..self.open.len()).rev() {
@@ -325,7 +325,7 @@ impl Reads {
     }
 
     /// Ends all reads.
-    pub(super) fn flush(&mut self, events: &mut VecDeque<Event>) {
+    pub(super) fn flush(&mut self, events: &mut VecDeque<UdEvent>) {
         for read in self.open.drain(..) {
             events.push_back(read.completion(UdStatus::Flushed));
         }
@@ -363,13 +363,13 @@ impl Read {
         self.due.reverse();
     }
 
-    fn completion(self, status: UdStatus) -> Event {
+    fn completion(self, status: UdStatus) -> UdEvent {
         let map = if status == UdStatus::Success {
             ValidityMap::Full
         } else {
             ValidityMap::Ranges(self.ranges.as_slice().into())
         };
-        Event::Completion(Completion {
+        UdEvent::Completion(UdCompletion {
             id: self.wr.id,
             slot: self.wr.slot,
             op: self.wr.op,

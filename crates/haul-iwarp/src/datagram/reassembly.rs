@@ -5,13 +5,13 @@
 //! the source's own oldest message is evicted; if it has none, the least recently active message.
 //! So a flooding source evicts its own messages, and many forged sources evict stale ones.
 
-use super::address::Source;
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::sources::{Closed, Known, Sources};
 use super::wire::MsgId;
 use super::work::Reason;
-use crate::qp::RecvWr;
+use crate::address::Source;
+use crate::operation::RecvWr;
 use crate::time::Time;
 
 /// Ranges of an incomplete Send at most. A message of 1 MiB in segments of 1,400 bytes has no more

@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::address::Source;
 use super::config::UdConfig;
 use super::ranges::{RangeSet, Verdict};
 use super::sources::{Closed, Known, Sources};
 use super::wire::{MsgId, Psn};
-use super::work::{Chunk, Event, Reason, Record, RecordMode, RecordStatus, ValidityMap};
+use super::work::{Chunk, Reason, Record, RecordMode, RecordStatus, UdEvent, ValidityMap};
+use crate::address::Source;
 use crate::stag::Stag;
 use crate::time::Time;
 
@@ -135,7 +135,7 @@ impl Records {
         from: &Source,
         id: MsgId,
         stag: Stag,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let writer = self.writers.find(from);
         if let Some(at) = self.find(writer, from, id)
@@ -150,7 +150,7 @@ impl Records {
         &mut self,
         config: &UdConfig,
         stag: Stag,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         for at in 0..self.open.len() {
             if self.open[at]
@@ -171,7 +171,7 @@ impl Records {
         message: &Message,
         piece: &Piece,
         admit: impl FnOnce() -> Result<(), Reason>,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) -> Result<Plan, Reason> {
         let writer = self.writers.find(&message.from);
         if let Some(at) = self.find(writer, &message.from, message.id) {
@@ -211,7 +211,7 @@ impl Records {
         config: &UdConfig,
         writer: Option<usize>,
         message: &Message,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let overlaps = |older: &Message| {
             older.stag == message.stag
@@ -234,7 +234,7 @@ impl Records {
         &mut self,
         config: &UdConfig,
         writer: Option<usize>,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let own = writer.map_or(&[][..], |writer| &self.writers[writer].open);
         let oldest = own.first().copied();
@@ -289,10 +289,10 @@ impl Records {
         message: &Message,
         piece: &Piece,
         plan: Plan,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         if config.record_mode == RecordMode::PerChunk {
-            events.push_back(Event::Chunk(chunk(message, piece)));
+            events.push_back(UdEvent::Chunk(chunk(message, piece)));
         }
         let writer = match plan {
             Plan::Whole => {
@@ -314,7 +314,7 @@ impl Records {
         config: &UdConfig,
         at: usize,
         piece: &Piece,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         self.note(now, at, piece);
         self.expect(config, at);
@@ -338,7 +338,12 @@ impl Records {
     }
 
     /// The memory of the record `at` is gone.
-    pub(super) fn revoke_at(&mut self, config: &UdConfig, at: usize, events: &mut VecDeque<Event>) {
+    pub(super) fn revoke_at(
+        &mut self,
+        config: &UdConfig,
+        at: usize,
+        events: &mut VecDeque<UdEvent>,
+    ) {
         self.close(config, at, RecordStatus::Revoked, events);
     }
 
@@ -366,7 +371,7 @@ impl Records {
         config: &UdConfig,
         writer: usize,
         psn: Psn,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let grace = i64::from(config.record_grace_packets);
         for index in (0..self.writers[writer].open.len()).rev() {
@@ -406,7 +411,7 @@ impl Records {
     }
 
     /// Closes the records whose time is over.
-    pub(super) fn expire(&mut self, now: Time, config: &UdConfig, events: &mut VecDeque<Event>) {
+    pub(super) fn expire(&mut self, now: Time, config: &UdConfig, events: &mut VecDeque<UdEvent>) {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -429,7 +434,7 @@ impl Records {
         config: &UdConfig,
         at: usize,
         status: RecordStatus,
-        events: &mut VecDeque<Event>,
+        events: &mut VecDeque<UdEvent>,
     ) {
         let open = &mut self.open[at];
         let Some(message) = open.message.take() else {
@@ -443,11 +448,11 @@ impl Records {
         self.report(config, record, events);
     }
 
-    fn report(&mut self, config: &UdConfig, record: Record, events: &mut VecDeque<Event>) {
+    fn report(&mut self, config: &UdConfig, record: Record, events: &mut VecDeque<UdEvent>) {
         self.count += 1;
         self.evicted += u64::from(record.status == Some(RecordStatus::Evicted));
         match config.record_mode {
-            RecordMode::Aggregate => events.push_back(Event::Record(record)),
+            RecordMode::Aggregate => events.push_back(UdEvent::Record(record)),
             RecordMode::PerChunk => {}
             RecordMode::Query => {
                 if self.kept.len() >= config.records_kept.max(1) {

@@ -8,9 +8,9 @@ use std::net::IpAddr;
 use haul_cc::path_mtu::{BASE, PathMtu};
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
-use super::address::{Destination, Source};
 use super::sources::Keyed;
 use super::wire::{ANY_QPN, Probe};
+use crate::address::{Destination, Source};
 use crate::time::Time;
 
 /// Hosts that are remembered. Datagrams to others are sized by ICMP alone.

@@ -9,8 +9,8 @@ use std::ops::{Index, IndexMut};
 
 use siphasher::sip::SipHasher13;
 
-use super::address::Source;
 use super::wire::MsgId;
+use crate::address::Source;
 
 /// Closed messages of a source that are remembered.
 pub(super) const CLOSED: usize = 64;

@@ -9,7 +9,6 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 
 use super::access::{local_entry, place};
-use super::address::Destination;
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::lanes::{Lane, Lanes};
 use super::paths::Paths;
@@ -17,6 +16,7 @@ use super::read::{Asked, Job, Jobs};
 use super::search::{Found, SHORT, Searches};
 use super::wire::{ANY_QPN, DATAGRAM_MAX, DataHeader, Flags, Kind, MsgId, Opcode, SHIM_LEN, Shim};
 use super::work::{Transmit, UdSendWr};
+use crate::address::Destination;
 use crate::crc::CRC_LEN;
 use crate::error::PostError;
 use crate::memory::{Memory, Target};

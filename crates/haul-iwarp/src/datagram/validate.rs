@@ -9,10 +9,10 @@ use std::net::SocketAddr;
 
 use siphasher::sip::SipHasher24;
 
-use super::address::{Destination, Source};
 use super::config::UdConfig;
 use super::sources::{Known, Sources};
 use super::wire::{COOKIE_LEN, Cookie, MsgId};
+use crate::address::{Destination, Source};
 use crate::time::{SECOND_NS, Time};
 
 /// How often a HELLO is sent before the peer counts as silent, and the first retransmission

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use super::address::{Destination, Source};
 use super::wire::{MsgId, NoticeCode, Rate};
+use crate::address::{Destination, Source};
 use crate::memory::Placement;
 use crate::operation::Operation;
 use crate::qp::Payload;
@@ -161,11 +161,11 @@ impl Counters {
 
 /// An event. Drain all after every call that takes `&mut`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum UdEvent {
     /// A message has arrived in a receive.
-    Received(Received),
+    Received(UdReceived),
     /// A request ended.
-    Completion(Completion),
+    Completion(UdCompletion),
     /// A record was closed ([`RecordMode::Aggregate`]).
     Record(Record),
     /// A segment of a Write-Record was placed ([`RecordMode::PerChunk`]).
@@ -215,7 +215,7 @@ pub enum Event {
 /// A message in a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Received {
+pub struct UdReceived {
     /// From the receive.
     pub id: u64,
     /// From the receive.
@@ -253,7 +253,7 @@ pub enum UdStatus {
 /// The end of a request. From here on the core does not name its buffers again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Completion {
+pub struct UdCompletion {
     /// From the request.
     pub id: u64,
     /// From the request.
@@ -346,10 +346,10 @@ pub struct Chunk {
 /// How records are reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RecordMode {
-    /// [`Event::Record`], once for each.
+    /// [`UdEvent::Record`], once for each.
     #[default]
     Aggregate,
-    /// [`Event::Chunk`], once for each segment that brings something.
+    /// [`UdEvent::Chunk`], once for each segment that brings something.
     PerChunk,
     /// Not at all: [`super::Ud::validity`] and [`super::Ud::take_record`] are asked.
     Query,

@@ -4,7 +4,8 @@ use haul_cc::Time;
 
 use super::Params;
 use crate::error::{Error, PostError};
-use crate::qp::{Event, QpConfig, RecvWr, SendWr};
+use crate::operation::RecvWr;
+use crate::qp::{Event, QpConfig, SendWr};
 
 /// A connection of a queue pair, over a byte stream ([`crate::StreamConnection`]) or messages
 /// ([`crate::MessageConnection`]).

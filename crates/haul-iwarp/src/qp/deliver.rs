@@ -2,9 +2,10 @@
 
 use super::work::Status;
 use super::{Completion, Event, Qp, State, Violation};
-use crate::error::{Error, TermCode};
+use crate::error::Error;
 use crate::memory::Memory;
 use crate::operation::{CompletionKind, Operation};
+use crate::wire::TermCode;
 
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};

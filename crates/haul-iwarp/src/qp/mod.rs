@@ -15,17 +15,17 @@ mod wqe;
 
 use std::collections::VecDeque;
 
-use crate::error::{Error, PostError, TermCode};
+use crate::error::{Error, PostError};
 use crate::memory::Target;
-use crate::operation::Operation;
+use crate::operation::{Operation, RecvWr};
 use crate::stag::{Rights, StagEntry};
 use crate::wire::rdmap::{ReadRequest, Terminate};
-use crate::wire::{Features, ddp};
+use crate::wire::{Features, TermCode, ddp};
 
 pub(crate) use deliver::Effect;
 pub(crate) use recv::Incoming;
 pub(crate) use respond::quote_request;
-pub use work::{Completion, Event, Payload, QpConfig, RecvWr, SendWr, Status};
+pub use work::{Completion, Event, Payload, QpConfig, SendWr, Status};
 pub(crate) use wqe::{Cut, Emission, SEGMENT_HEADER_MAX};
 
 use response::Response;

@@ -3,15 +3,14 @@
 
 use super::deliver::{Effect, With};
 use super::{Charge, Order, Qp, Receive, Refusal, State, Violation};
-use crate::error::TermCode;
 use crate::memory::{Memory, Placement, Target};
 use crate::operation::Operation;
 use crate::stag::{Rights, Stag};
-use crate::wire::ParseError;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{
     AtomicRequest, AtomicResponse, Opcode, ReadRequest, Terminate, parse_immediate,
 };
+use crate::wire::{ParseError, TermCode};
 
 /// A segment, of which the core sees the headers.
 #[derive(Debug, Clone, Copy)]

@@ -4,9 +4,9 @@ use super::response::{Kind, Response};
 use super::work::Payload;
 use super::wqe::{Cut, Emission};
 use super::{Class, Qp, Refusal, Violation};
-use crate::error::TermCode;
 use crate::memory::{AtomicAccess, Memory};
 use crate::stag::Rights;
+use crate::wire::TermCode;
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{
     ATOMIC_REQUEST_LEN, AtomicRequest, AtomicResponse, Opcode, READ_REQUEST_LEN, ReadRequest,

@@ -3,9 +3,10 @@
 use super::work::{Payload, Status};
 use super::wqe::{Emission, Wqe, atomic_id};
 use super::{Charge, Class, Completion, Event, Order, Qp, State, Violation};
-use crate::error::{Error, TermCode};
+use crate::error::Error;
 use crate::memory::Memory;
 use crate::operation::{CompletionKind, Operation};
+use crate::wire::TermCode;
 
 use crate::wire::ddp::{self, Header, Model};
 use crate::wire::rdmap::{Opcode, Terminate};

@@ -78,26 +78,6 @@ impl SendWr {
     }
 }
 
-/// A receive.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RecvWr {
-    /// The user's; comes back with the completion.
-    pub id: u64,
-    /// The engine's name for the buffers; comes back with placements and with the completion.
-    pub slot: u32,
-    /// Bytes of the buffers together.
-    pub len: u32,
-}
-
-impl RecvWr {
-    /// Makes a receive into buffers of `len` bytes together.
-    #[must_use]
-    pub const fn new(id: u64, slot: u32, len: u32) -> Self {
-        Self { id, slot, len }
-    }
-}
-
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {

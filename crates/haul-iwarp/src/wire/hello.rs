@@ -30,8 +30,6 @@ pub const HELLO_LEN: usize = 18;
 pub const READY_LEN: usize = 6 + CRC_LEN;
 /// Bytes of a `finish`, CRC included.
 pub const FINISH_LEN: usize = READY_LEN + 8;
-/// Bytes of the longest hello, CRC included.
-pub const HELLO_LEN_MAX: usize = HELLO_LEN + super::mpa::PRIVATE_DATA_MAX + CRC_LEN;
 
 const MAGIC: &[u8; 4] = b"LHIW";
 const VERSION: u8 = 1;

@@ -4,12 +4,15 @@
 //!
 //! [`mpa`] start-up frames, padding and markers (RFC 5044, RFC 6581) · [`ddp`] segment headers (RFC
 //! 5041) · [`rdmap`] operations (RFC 5040, RFC 7306) · [`hello`] what replaces MPA's start-up over
-//! messages.
+//! messages · [`TermCode`] why a Terminate was sent.
 
 pub mod ddp;
 pub mod hello;
 pub mod mpa;
 pub mod rdmap;
+mod term;
+
+pub use term::TermCode;
 
 /// Capabilities of an end beyond RFC 5040, as bits in both ends' start-up messages. Unknown bits
 /// are ignored.
@@ -23,7 +26,7 @@ pub struct Features {
     /// RFC has.
     pub send_immediate: bool,
     /// 8: over streams, a close notice precedes the end of a stream that is in order
-    /// ([`crate::TermCode::CLOSE_NOTICE`]).
+    /// ([`TermCode::CLOSE_NOTICE`]).
     pub close_notice: bool,
 }
 

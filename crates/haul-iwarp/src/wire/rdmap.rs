@@ -1,7 +1,7 @@
 //! RDMAP operations (RFC 5040 §4, RFC 7306).
 
+use super::TermCode;
 use super::{ParseError, be16, be32, be64, ddp, put16, put32, put64};
-use crate::error::TermCode;
 use crate::stag::Stag;
 
 /// Bytes of a Read Request's payload.

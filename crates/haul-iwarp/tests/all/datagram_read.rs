@@ -9,7 +9,7 @@ use haul_iwarp::datagram::wire::{
     Body, Cookie, DATA_HEADER_MAX, DataHeader, Flags, Hello, Kind, MsgId, Opcode, Psn, Rate, Shim,
     Terms,
 };
-use haul_iwarp::datagram::{Action, Event, Reason, Source, UdConfig, UdStatus, ValidityMap};
+use haul_iwarp::datagram::{Action, Reason, Source, UdConfig, UdEvent, UdStatus, ValidityMap};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap::{self, ReadRequest};
 use haul_iwarp::{Crc32c, Rights, SECOND_NS, Stag};
@@ -68,7 +68,7 @@ fn a_read_makes_itself_known_and_brings_the_octets() {
         a.ram.regions[0][..SIZE as usize - 100],
         b.ram.regions[0][100..]
     );
-    assert!(a.events.contains(&Event::Validated { to, known: true }));
+    assert!(a.events.contains(&UdEvent::Validated { to, known: true }));
     let wire = u64::from(SIZE) + 50 * 300;
     assert!((b.octets_sent as u64) < wire, "nothing was sent twice");
     assert!(
@@ -423,7 +423,7 @@ fn probes_and_rates_get_through() {
     };
     net.nodes[1].ud.report_rate(&a, rate);
     net.run(MS);
-    let probed = Event::Probed {
+    let probed = UdEvent::Probed {
         from: b,
         token: 17,
         size: 1_400,
@@ -432,5 +432,5 @@ fn probes_and_rates_get_through() {
     net.nodes[1].ud.admit(&a);
     net.nodes[1].ud.report_rate(&a, rate);
     net.run(MS);
-    assert_eq!(net.nodes[0].events[1], Event::Rate { from: b, rate });
+    assert_eq!(net.nodes[0].events[1], UdEvent::Rate { from: b, rate });
 }

@@ -13,7 +13,7 @@ use common::random::Random;
 use haul_iwarp::Operation;
 use haul_iwarp::Rights;
 use haul_iwarp::datagram::wire::{DataHeader, Datagram, Flags, MsgId, Opcode, Psn};
-use haul_iwarp::datagram::{Action, Event, Reason, Record, RecordMode, RecordStatus, UdConfig};
+use haul_iwarp::datagram::{Action, Reason, Record, RecordMode, RecordStatus, UdConfig, UdEvent};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 
@@ -559,7 +559,7 @@ fn chunks_are_reported_one_by_one() {
     }
     assert_eq!(b.events.len(), 2);
     for (event, offset) in b.events.iter().zip([SEG, 0]) {
-        let Event::Chunk(chunk) = event else {
+        let UdEvent::Chunk(chunk) = event else {
             panic!("{event:?}");
         };
         assert_eq!(

@@ -10,7 +10,7 @@ use common::datagrams::{
 use common::pattern;
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{Body, Datagram, Kind};
-use haul_iwarp::datagram::{Action, Reason, Received, UdSendWr};
+use haul_iwarp::datagram::{Action, Reason, UdReceived, UdSendWr};
 use haul_iwarp::{PostError, RecvWr};
 
 #[test]
@@ -190,7 +190,7 @@ fn a_send_in_segments_is_whole_in_any_order_and_never_in_part() {
             }
             settle(&mut b, at(0));
             if lost.is_some() {
-                assert_eq!(received(&b), [] as [&Received; 0]);
+                assert_eq!(received(&b), [] as [&UdReceived; 0]);
                 assert_eq!(b.ud.counters().abandoned, 1);
                 let next = a.segments(b.destination(), SEND, vec![1; 10]);
                 b.take(at(3_000), a.addr, &next[0]);

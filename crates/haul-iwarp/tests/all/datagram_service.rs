@@ -9,7 +9,7 @@ use common::datagrams::{
 };
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::wire::{ANY_QPN, DataHeader, Flags, MsgId, Opcode};
-use haul_iwarp::datagram::{Action, Destination, Event, Reason, UdSendWr, UdStatus};
+use haul_iwarp::datagram::{Action, Destination, Reason, UdEvent, UdSendWr, UdStatus};
 use haul_iwarp::wire::ddp::Model;
 use haul_iwarp::wire::rdmap;
 use haul_iwarp::{PostError, Rights, Stag};
@@ -142,7 +142,7 @@ fn notices_are_few_and_not_longer_than_their_cause() {
     }
     assert!(matches!(
         a.events[0],
-        Event::Notice {
+        UdEvent::Notice {
             msg_id: MsgId(1),
             ..
         }

@@ -13,7 +13,7 @@ use common::datagrams::{BASE, MS, Net, Node, SEND, TAG, Weather, config, target}
 use common::random::Random;
 use haul_iwarp::Operation;
 use haul_iwarp::datagram::{
-    Completion, Event, Received, Record, RecordStatus, UdStatus, ValidityMap,
+    Record, RecordStatus, UdCompletion, UdEvent, UdReceived, UdStatus, ValidityMap,
 };
 use haul_iwarp::{Rights, SECOND_NS, Stag};
 
@@ -56,9 +56,9 @@ impl Oracle {
         self.looked.0 = node.placed.len();
         for event in &node.events[self.looked.1..] {
             match event {
-                Event::Record(record) => self.on_record(node, record),
-                Event::Received(received) => self.on_received(node, received),
-                Event::Validated { .. } | Event::Dropped { .. } => {}
+                UdEvent::Record(record) => self.on_record(node, record),
+                UdEvent::Received(received) => self.on_received(node, received),
+                UdEvent::Validated { .. } | UdEvent::Dropped { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -94,7 +94,7 @@ impl Oracle {
         );
     }
 
-    fn on_received(&mut self, node: &Node, received: &Received) {
+    fn on_received(&mut self, node: &Node, received: &UdReceived) {
         assert_eq!(received.status, UdStatus::Success);
         let bytes = &node.ram.receives[&received.slot][..received.len as usize];
         let id = u64::from_be_bytes(*bytes.first_chunk().expect("at least a number"));
@@ -247,12 +247,12 @@ fn check_end(net: &Net, oracle: &Oracle) {
     for node in &net.nodes[1..] {
         let mut completions = Vec::new();
         for event in &node.events {
-            if let Event::Completion(completion) = event {
+            if let UdEvent::Completion(completion) = event {
                 completions.push(completion);
             }
         }
         // Only the last read's bytes are sure to be in the sink.
-        let reads: Vec<&&Completion> = completions
+        let reads: Vec<&&UdCompletion> = completions
             .iter()
             .filter(|completion| matches!(completion.op, Operation::Read { .. }))
             .collect();

@@ -9,7 +9,7 @@ use haul_iwarp::datagram::wire::{
     Body, CONTROL_MAX, DATA_HEADER_MAX, DataHeader, Datagram, Flags, Kind, MsgId, Opcode, Psn, Shim,
 };
 use haul_iwarp::datagram::{
-    Action, Completion, Destination, Event, Received, Record, Source, Transmit, Ud, UdConfig,
+    Action, Destination, Record, Source, Transmit, Ud, UdCompletion, UdConfig, UdEvent, UdReceived,
     UdSendWr, ValidityMap,
 };
 use haul_iwarp::wire::ddp::Model;
@@ -26,7 +26,7 @@ pub struct Node {
     pub addr: SocketAddr,
     pub qpn: u32,
     pub epoch: u32,
-    pub events: Vec<Event>,
+    pub events: Vec<UdEvent>,
     /// Where something was placed, in regions: region, offset, bytes.
     pub placed: Vec<(u64, u64, u32)>,
     pub octets_sent: usize,
@@ -393,23 +393,23 @@ pub fn at(ms: u64) -> Time {
 
 pub fn records(node: &Node) -> Vec<&Record> {
     let found = node.events.iter().filter_map(|event| match event {
-        Event::Record(record) => Some(record),
+        UdEvent::Record(record) => Some(record),
         _ => None,
     });
     found.collect()
 }
 
-pub fn received(node: &Node) -> Vec<&Received> {
+pub fn received(node: &Node) -> Vec<&UdReceived> {
     let found = node.events.iter().filter_map(|event| match event {
-        Event::Received(received) => Some(received),
+        UdEvent::Received(received) => Some(received),
         _ => None,
     });
     found.collect()
 }
 
-pub fn completions(node: &Node) -> Vec<&Completion> {
+pub fn completions(node: &Node) -> Vec<&UdCompletion> {
     let found = node.events.iter().filter_map(|event| match event {
-        Event::Completion(completion) => Some(completion),
+        UdEvent::Completion(completion) => Some(completion),
         _ => None,
     });
     found.collect()

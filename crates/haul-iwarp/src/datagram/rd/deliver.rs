@@ -11,13 +11,10 @@ use super::work::{RdCompletion, RdEvent, RdStatus, Remote};
 use super::{RdQp, unused_receive};
 use crate::datagram::wire::{Datagram, Flags, NoticeCode, Opcode, Psn, Segment, Shim};
 use crate::memory::{Memory, Placement, Target};
-use crate::operation::{CompletionKind, Operation};
-use crate::qp::RecvWr;
+use crate::operation::{CompletionKind, Operation, RecvWr};
 use crate::stag::{Rights, Stag};
 use crate::wire::ddp::Model;
-use crate::wire::rdmap::{
-    AtomicRequest, AtomicResponse, Opcode as Rdmap, ReadRequest, parse_immediate,
-};
+use crate::wire::rdmap::{self, AtomicRequest, AtomicResponse, ReadRequest, parse_immediate};
 
 /// The outcome of the checks.
 struct Admitted {
@@ -244,7 +241,7 @@ impl RdQp {
             effect,
         };
         match (segment.opcode, segment.model) {
-            (Opcode::Rdmap(Rdmap::Write), Model::Tagged { stag, to }) => {
+            (Opcode::Rdmap(rdmap::Opcode::Write), Model::Tagged { stag, to }) => {
                 let placement = self.place(memory, stag, to, segment, Rights::REMOTE_WRITE)?;
                 Ok(placed(placement, None, None))
             }
@@ -269,22 +266,22 @@ impl RdQp {
                 };
                 Ok(placed(placement, Some(part), Some(effect)))
             }
-            (Opcode::Rdmap(Rdmap::ReadResponse), Model::Tagged { stag, to }) => {
+            (Opcode::Rdmap(rdmap::Opcode::ReadResponse), Model::Tagged { stag, to }) => {
                 self.admit_response(memory, id, psn, shim, segment, (stag, to))
             }
-            (Opcode::Rdmap(Rdmap::ReadRequest), _) => {
+            (Opcode::Rdmap(rdmap::Opcode::ReadRequest), _) => {
                 let whole = whole_payload(shim, segment)?;
                 let request = ReadRequest::parse(whole).map_err(|_| UNSUPPORTED)?;
                 let effect = Effect::Read(shim.msg_id, request);
                 Ok(placed(None, None, Some(effect)))
             }
-            (Opcode::Rdmap(Rdmap::AtomicRequest), _) => {
+            (Opcode::Rdmap(rdmap::Opcode::AtomicRequest), _) => {
                 let whole = whole_payload(shim, segment)?;
                 let request = AtomicRequest::parse(whole).map_err(|_| UNSUPPORTED)?;
                 let effect = Effect::Atomic(shim.msg_id, request);
                 Ok(placed(None, None, Some(effect)))
             }
-            (Opcode::Rdmap(Rdmap::AtomicResponse), _) => {
+            (Opcode::Rdmap(rdmap::Opcode::AtomicResponse), _) => {
                 let whole = whole_payload(shim, segment)?;
                 let response = AtomicResponse::parse(whole).map_err(|_| UNSUPPORTED)?;
                 let sending = self.peers[id as usize].as_deref_mut();
@@ -397,21 +394,21 @@ impl RdQp {
         psn: u64,
         shim: &Shim,
         segment: &Segment<'_>,
-        (opcode, ulp): (Rdmap, u32),
+        (opcode, ulp): (rdmap::Opcode, u32),
     ) -> Result<Admitted, Refused> {
         let (solicited, invalidates) = match opcode {
-            Rdmap::Send => (false, false),
-            Rdmap::SendInvalidate => (false, true),
-            Rdmap::SendSolicited => (true, false),
-            Rdmap::SendSolicitedInvalidate => (true, true),
-            Rdmap::Immediate | Rdmap::ImmediateSolicited => {
+            rdmap::Opcode::Send => (false, false),
+            rdmap::Opcode::SendInvalidate => (false, true),
+            rdmap::Opcode::SendSolicited => (true, false),
+            rdmap::Opcode::SendSolicitedInvalidate => (true, true),
+            rdmap::Opcode::Immediate | rdmap::Opcode::ImmediateSolicited => {
                 let whole = whole_payload(shim, segment)?;
                 let data = parse_immediate(whole).map_err(|_| UNSUPPORTED)?;
                 let receive = self.take_receive(memory, id, psn)?;
                 let effect = Effect::Immediate {
                     receive,
                     data,
-                    solicited: opcode == Rdmap::ImmediateSolicited,
+                    solicited: opcode == rdmap::Opcode::ImmediateSolicited,
                 };
                 return Ok(Admitted {
                     placement: None,

@@ -17,7 +17,7 @@ use super::notices::Refusal;
 use super::peer::Phase;
 use super::sizes;
 use super::work::{Down, RdEvent, RdStatus, RdTransmit, Remote};
-use crate::datagram::address::Source;
+use crate::address::Source;
 use crate::datagram::wire::{
     Ack, Body, Close, Cookie, Hello, MsgId, Notice, NoticeCode, Probe, Psn, Shim, Terms,
 };

@@ -46,8 +46,8 @@ use crate::datagram::wire::{Body, CONTROL_MAX, Datagram, Flags, MsgId, NoticeCod
 
 use crate::error::PostError;
 use crate::memory::Memory;
-use crate::operation::{CompletionKind, Operation};
-use crate::qp::{RecvWr, SendWr};
+use crate::operation::{CompletionKind, Operation, RecvWr};
+use crate::qp::SendWr;
 
 use access::Access;
 use control::{CLOSE_ROOM, CLOSE_USER, Control, DATAGRAM_MIN, PeerId, control_shim, low, whole};

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::bits::Bits;
 use crate::datagram::wire::MsgId;
-use crate::qp::RecvWr;
+use crate::operation::RecvWr;
 use crate::stag::Stag;
 use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 

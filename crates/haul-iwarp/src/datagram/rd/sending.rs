@@ -20,8 +20,7 @@ use crate::qp::{Cut, Payload, SendWr};
 use crate::stag::{Rights, Stag};
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap::{
-    ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, Opcode as Rdmap,
-    ReadRequest,
+    self, ATOMIC_REQUEST_LEN, ATOMIC_RESPONSE_LEN, AtomicRequest, AtomicResponse, ReadRequest,
 };
 
 /// Exists while there is something to send or to be acknowledged, and a while longer.
@@ -501,11 +500,13 @@ impl Wqe {
                 solicited,
                 invalidate,
             } => {
-                let opcode = Rdmap::send(solicited, invalidate.is_some());
+                let opcode = rdmap::Opcode::send(solicited, invalidate.is_some());
                 let ulp = invalidate.map_or(0, |stag| stag.0);
                 (Opcode::Rdmap(opcode), untagged(ulp, ddp::QN_SEND))
             }
-            Operation::Write { stag, to, .. } => (Opcode::Rdmap(Rdmap::Write), tagged(stag, to)),
+            Operation::Write { stag, to, .. } => {
+                (Opcode::Rdmap(rdmap::Opcode::Write), tagged(stag, to))
+            }
             Operation::WriteRecord {
                 stag,
                 to,
@@ -528,23 +529,27 @@ impl Wqe {
                     source_to,
                 };
                 own.put(&request.emit());
-                (Opcode::Rdmap(Rdmap::ReadRequest), untagged(0, ddp::QN_READ))
+                (
+                    Opcode::Rdmap(rdmap::Opcode::ReadRequest),
+                    untagged(0, ddp::QN_READ),
+                )
             }
             Operation::Atomic { stag, to, op } => {
                 let id = self.msg.0;
                 own.put(&AtomicRequest { id, stag, to, op }.emit());
-                let opcode = Opcode::Rdmap(Rdmap::AtomicRequest);
+                let opcode = Opcode::Rdmap(rdmap::Opcode::AtomicRequest);
                 (opcode, untagged(0, ddp::QN_READ))
             }
             Operation::Immediate { data, solicited } => {
                 own.put(&data.to_be_bytes());
-                let opcode = Rdmap::immediate(solicited);
+                let opcode = rdmap::Opcode::immediate(solicited);
                 (Opcode::Rdmap(opcode), untagged(0, ddp::QN_SEND))
             }
             // Refused when it is posted.
-            Operation::SendImmediate { .. } | Operation::LocalInvalidate(_) => {
-                (Opcode::Rdmap(Rdmap::Send), untagged(0, ddp::QN_SEND))
-            }
+            Operation::SendImmediate { .. } | Operation::LocalInvalidate(_) => (
+                Opcode::Rdmap(rdmap::Opcode::Send),
+                untagged(0, ddp::QN_SEND),
+            ),
         }
     }
 }
@@ -624,7 +629,7 @@ impl Answer {
         let header = DataHeader {
             shim: stamp.shim(self.msg, request.len, cut.offset, cut.last, self.flags()),
             ext: &[stamp.timestamp],
-            opcode: Opcode::Rdmap(Rdmap::ReadResponse),
+            opcode: Opcode::Rdmap(rdmap::Opcode::ReadResponse),
             model: Model::Tagged {
                 stag: request.sink,
                 to: request.sink_to.wrapping_add(u64::from(cut.offset)),
@@ -643,7 +648,7 @@ impl Answer {
         let header = DataHeader {
             shim: stamp.shim(self.msg, len, 0, true, self.flags()),
             ext: &[stamp.timestamp],
-            opcode: Opcode::Rdmap(Rdmap::AtomicResponse),
+            opcode: Opcode::Rdmap(rdmap::Opcode::AtomicResponse),
             model: Model::Untagged {
                 ulp: 0,
                 qn: ddp::QN_ATOMIC,

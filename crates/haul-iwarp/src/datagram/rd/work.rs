@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use haul_cc::Algorithm;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
-use crate::datagram::address::Destination;
+use crate::address::Destination;
 use crate::datagram::wire::{MsgId, Psn};
 use crate::memory::Placement;
 use crate::operation::CompletionKind;

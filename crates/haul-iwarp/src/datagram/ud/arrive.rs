@@ -4,16 +4,16 @@ use std::net::SocketAddr;
 
 use super::row::Row;
 use super::{Pending, Ud};
+use crate::address::Source;
 use crate::datagram::access::{Access, local_entry, place};
-use crate::datagram::address::Source;
 use crate::datagram::control::Control;
 use crate::datagram::read::{Answer, Job, Parts};
 use crate::datagram::reassembly::{Message, Unknown};
 use crate::datagram::record::{self, Piece, Plan};
 use crate::datagram::wire::{Body, Datagram, Flags, Hello, Opcode, Segment, Shim};
-use crate::datagram::work::{Action, Event, Reason, RecordMode, UdStatus};
+use crate::datagram::work::{Action, Reason, RecordMode, UdEvent, UdStatus};
 use crate::memory::{Memory, Target};
-use crate::qp::RecvWr;
+use crate::operation::RecvWr;
 use crate::stag::{Rights, Stag, StagEntry};
 use crate::time::Time;
 use crate::wire::ddp::Model;
@@ -55,7 +55,6 @@ impl Ud {
         shim: &Shim,
         segment: &Segment<'_>,
     ) -> Result<Action, Reason> {
-        use rdmap::Opcode as Rdmap;
         let group = shim.flags.contains(Flags::MCAST);
         let message = |solicited| Message {
             from: *source,
@@ -65,22 +64,28 @@ impl Ud {
             group,
         };
         match segment.opcode {
-            Opcode::Rdmap(Rdmap::Send) => self.on_send(now, memory, &message(false), shim, segment),
-            Opcode::Rdmap(Rdmap::SendSolicited) => {
+            Opcode::Rdmap(rdmap::Opcode::Send) => {
+                self.on_send(now, memory, &message(false), shim, segment)
+            }
+            Opcode::Rdmap(rdmap::Opcode::SendSolicited) => {
                 self.on_send(now, memory, &message(true), shim, segment)
             }
-            Opcode::Rdmap(Rdmap::Immediate) => self.on_immediate(memory, &message(false), segment),
-            Opcode::Rdmap(Rdmap::ImmediateSolicited) => {
+            Opcode::Rdmap(rdmap::Opcode::Immediate) => {
+                self.on_immediate(memory, &message(false), segment)
+            }
+            Opcode::Rdmap(rdmap::Opcode::ImmediateSolicited) => {
                 self.on_immediate(memory, &message(true), segment)
             }
             Opcode::WriteRecord | Opcode::WriteRecordImmediate => {
                 self.on_record(now, memory, source, shim, segment)
             }
-            Opcode::Rdmap(Rdmap::Write) if !group => self.on_write(memory, source, shim, segment),
-            Opcode::Rdmap(Rdmap::ReadRequest) if !group => {
+            Opcode::Rdmap(rdmap::Opcode::Write) if !group => {
+                self.on_write(memory, source, shim, segment)
+            }
+            Opcode::Rdmap(rdmap::Opcode::ReadRequest) if !group => {
                 self.on_read_request(memory, source, shim, segment)
             }
-            Opcode::Rdmap(Rdmap::ReadResponse) if !group => {
+            Opcode::Rdmap(rdmap::Opcode::ReadResponse) if !group => {
                 self.on_read_response(now, memory, source, shim, segment)
             }
             Opcode::Rdmap(_) => Err(Reason::Unsupported),
@@ -393,12 +398,12 @@ impl Ud {
                 }
                 self.known(now, to, true);
             }
-            Body::Notice(notice) => self.events.push_back(Event::Notice {
+            Body::Notice(notice) => self.events.push_back(UdEvent::Notice {
                 from: *source,
                 msg_id: shim.msg_id,
                 code: notice.code,
             }),
-            Body::Rate(rate) => self.events.push_back(Event::Rate {
+            Body::Rate(rate) => self.events.push_back(UdEvent::Rate {
                 from: *source,
                 rate: *rate,
             }),
@@ -409,7 +414,7 @@ impl Ud {
                 match self.sender.searches.handle_answer(now, source, *probe) {
                     Some(Some(found)) => self.sender.note_found(now, found),
                     Some(None) => {}
-                    None => self.events.push_back(Event::Probed {
+                    None => self.events.push_back(UdEvent::Probed {
                         from: *source,
                         token: probe.token,
                         size: probe.size,

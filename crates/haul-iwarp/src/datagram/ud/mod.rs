@@ -9,7 +9,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use self::row::Row;
 use super::access::place;
-use super::address::{Destination, Source};
 use super::config::{DATAGRAM_MIN, UdConfig};
 use super::control::{Control, Controls};
 use super::delivered::Delivered;
@@ -20,12 +19,13 @@ use super::tx::{Next, Sender};
 use super::validate::{Asks, Validated};
 use super::wire::{ANY_QPN, Body, Datagram, MsgId, NoticeCode, Probe, Rate, Reject};
 use super::work::{
-    Action, Completion, Counters, Event, Reason, Received, Record, Transmit, UdSendWr, UdStatus,
-    ValidityMap,
+    Action, Counters, Reason, Record, Transmit, UdCompletion, UdEvent, UdReceived, UdSendWr,
+    UdStatus, ValidityMap,
 };
+use crate::address::{Destination, Source};
 use crate::error::PostError;
 use crate::memory::{Memory, Placement, Target};
-use crate::qp::RecvWr;
+use crate::operation::RecvWr;
 use crate::stag::{Rights, Stag};
 use crate::time::{SECOND_NS, Time};
 
@@ -60,9 +60,9 @@ pub struct Ud {
     pending: Option<(Pending, u32)>,
     /// The expected next datagram, if it continues the last one.
     row: Option<Row>,
-    events: VecDeque<Event>,
+    events: VecDeque<UdEvent>,
     counters: Counters,
-    /// Before this, no further [`Event::Dropped`].
+    /// Before this, no further [`UdEvent::Dropped`].
     quiet_until: Time,
     closed: bool,
 }
@@ -245,7 +245,7 @@ impl Ud {
     }
 
     /// Makes this end known to a peer: reads, and writes to most tags, need it. Reads do it by
-    /// themselves. Ends with [`Event::Validated`].
+    /// themselves. Ends with [`UdEvent::Validated`].
     ///
     /// # Errors
     /// Too many peers are asked at once, the destination is a group, or the queue pair closed.
@@ -275,8 +275,8 @@ impl Ud {
         }
     }
 
-    /// Probes whether a datagram of `size` bytes of UDP payload arrives; [`Event::Probed`] reports
-    /// it.
+    /// Probes whether a datagram of `size` bytes of UDP payload arrives; [`UdEvent::Probed`]
+    /// reports it.
     pub fn probe(&mut self, to: Destination, token: u32, size: u32) {
         let probe = Probe { token, size };
         self.answer(to, MsgId(0), Control::Probe(probe), usize::MAX);
@@ -371,7 +371,7 @@ impl Ud {
     }
 
     /// Returns the next event, oldest first.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<UdEvent> {
         self.events.pop_front()
     }
 
@@ -493,7 +493,7 @@ impl Ud {
         status: UdStatus,
     ) {
         self.counters.delivered += u64::from(status == UdStatus::Success);
-        self.events.push_back(Event::Received(Received {
+        self.events.push_back(UdEvent::Received(UdReceived {
             id: wr.id,
             slot: wr.slot,
             status,
@@ -511,7 +511,7 @@ impl Ud {
         } else {
             0
         };
-        self.events.push_back(Event::Completion(Completion {
+        self.events.push_back(UdEvent::Completion(UdCompletion {
             id: wr.id,
             slot: wr.slot,
             op: wr.op,
@@ -538,7 +538,7 @@ impl Ud {
 
     fn known(&mut self, now: Time, to: Destination, known: bool) {
         self.reads.handle_known(now, &to, known, &mut self.events);
-        self.events.push_back(Event::Validated { to, known });
+        self.events.push_back(UdEvent::Validated { to, known });
     }
 
     fn poll_asks(&mut self, now: Time) {
@@ -594,7 +594,7 @@ impl Ud {
         );
         if is_fault && now >= self.quiet_until {
             self.quiet_until = now.after(REPORT_NS);
-            self.events.push_back(Event::Dropped { from, reason });
+            self.events.push_back(UdEvent::Dropped { from, reason });
         }
         Action::Drop(reason)
     }

@@ -6,7 +6,7 @@
 
 use std::net::SocketAddr;
 
-use crate::datagram::address::Source;
+use crate::address::Source;
 use crate::datagram::record::Piece;
 use crate::datagram::wire::{DATA_HEADER_MAX, DataHeader, Flags, MsgId, Psn, Segment, Shim};
 use crate::stag::Stag;

@@ -52,14 +52,15 @@ impl Opcode {
     /// Returns the queue of an untagged operation (RFC 5040 §4.3); none is tagged.
     #[must_use]
     pub const fn queue(self) -> Option<u32> {
-        use rdmap::Opcode as Rdmap;
         match self {
             Self::WriteRecord
             | Self::WriteRecordImmediate
-            | Self::Rdmap(Rdmap::Write | Rdmap::ReadResponse) => None,
-            Self::Rdmap(Rdmap::ReadRequest | Rdmap::AtomicRequest) => Some(ddp::QN_READ),
-            Self::Rdmap(Rdmap::AtomicResponse) => Some(ddp::QN_ATOMIC),
-            Self::Rdmap(Rdmap::Terminate) => Some(ddp::QN_TERMINATE),
+            | Self::Rdmap(rdmap::Opcode::Write | rdmap::Opcode::ReadResponse) => None,
+            Self::Rdmap(rdmap::Opcode::ReadRequest | rdmap::Opcode::AtomicRequest) => {
+                Some(ddp::QN_READ)
+            }
+            Self::Rdmap(rdmap::Opcode::AtomicResponse) => Some(ddp::QN_ATOMIC),
+            Self::Rdmap(rdmap::Opcode::Terminate) => Some(ddp::QN_TERMINATE),
             Self::Rdmap(_) => Some(ddp::QN_SEND),
         }
     }

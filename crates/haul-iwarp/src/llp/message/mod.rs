@@ -13,20 +13,21 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use crate::crc::{CRC_LEN, Crc32c};
-use crate::error::{Error, Incompatible, PostError, TermCode};
+use crate::error::{Error, Incompatible, PostError};
 use crate::llp::agree::{answer, conclude};
 use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
 use crate::memory::{Memory, Placement, Target};
+use crate::operation::RecvWr;
 use crate::qp::{
-    Effect, Emission, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State,
-    Violation, quote_request,
+    Effect, Emission, Event, Incoming, Order, Payload, Qp, QpConfig, SendWr, State, Violation,
+    quote_request,
 };
 use crate::time::{SECOND_NS, Time};
 use crate::wire::ddp::{Header, UNTAGGED_LEN};
 use crate::wire::hello::{Hello, Terms};
 use crate::wire::mpa::PRIVATE_DATA_MAX;
 use crate::wire::rdmap::Opcode;
-use crate::wire::{Features, ParseError};
+use crate::wire::{Features, ParseError, TermCode};
 
 use arrivals::{Arrival, Arrivals};
 

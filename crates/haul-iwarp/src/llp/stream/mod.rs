@@ -11,16 +11,15 @@ mod startup;
 mod tx;
 
 use crate::crc::Crc32c;
-use crate::error::{Error, Incompatible, PostError, TermCode};
+use crate::error::{Error, Incompatible, PostError};
 use crate::llp::{HEADER_MAX, Params, ReliableConnection, Segment};
 use crate::memory::{Memory, Placement, Target};
-use crate::operation::Operation;
-use crate::qp::{
-    Effect, Event, Incoming, Order, Payload, Qp, QpConfig, RecvWr, SendWr, State, Violation,
-};
+use crate::operation::{Operation, RecvWr};
+use crate::qp::{Effect, Event, Incoming, Order, Payload, Qp, QpConfig, SendWr, State, Violation};
 use crate::stag::Stag;
 use crate::time::Time;
-use crate::wire::mpa::{LENGTH_LEN, RtrKinds, mulpdu};
+use crate::wire::TermCode;
+use crate::wire::mpa::{LENGTH_LEN, RtrKinds};
 
 pub use config::StreamConfig;
 pub use next::{Next, Received};
@@ -270,21 +269,6 @@ impl StreamConnection {
         self.qp.release(index);
         self.waits_since = None;
         self.settle(now);
-    }
-
-    /// Notes that the path's segment size has changed.
-    pub fn handle_emss(&mut self, emss: u32) {
-        let old = mulpdu(self.config.emss, self.markers_out());
-        self.config.emss = emss;
-        if let Some(params) = &mut self.params
-            && params.ulpdu_max == old
-        {
-            params.ulpdu_max = mulpdu(emss, params.markers_out);
-        }
-    }
-
-    fn markers_out(&self) -> bool {
-        self.params.is_some_and(|params| params.markers_out)
     }
 
     /// Notes that the peer has closed its direction of the stream.

@@ -2,9 +2,9 @@
 
 use super::next::Next;
 use crate::crc::{CRC_LEN, Crc32c};
-use crate::error::TermCode;
 use crate::llp::HEADER_MAX;
 use crate::memory::{Placement, Target};
+use crate::wire::TermCode;
 use crate::wire::ddp::Header;
 use crate::wire::mpa::{LENGTH_LEN, MARKER_LEN, MARKER_SPACING, pad_len, parse_marker};
 use crate::wire::rdmap::Opcode;

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use haul_iwarp::datagram::rd::{RD_HEADER_MAX, RdConfig, RdEvent, RdQp, Remote};
 use haul_iwarp::datagram::wire::{CONTROL_MAX, DATA_HEADER_MAX, Datagram};
-use haul_iwarp::datagram::{Action, Destination, Event, Source, Ud, UdConfig, UdSendWr};
+use haul_iwarp::datagram::{Action, Destination, Source, Ud, UdConfig, UdEvent, UdSendWr};
 use haul_iwarp::{Payload, Placement, PostError, RecvWr, Stag, Target, Time};
 use haul_verbs::DatagramStatistics;
 
@@ -29,7 +29,7 @@ pub(super) enum Core {
 /// What either core has to say.
 #[derive(Debug)]
 pub(super) enum CoreEvent {
-    Ud(Event),
+    Ud(UdEvent),
     Rd(RdEvent),
 }
 

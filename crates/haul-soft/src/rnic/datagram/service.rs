@@ -10,7 +10,7 @@ use haul_io::udp::UdpSocket;
 use haul_iwarp::datagram::rd::{RdCompletion, RdConfig, RdEvent, Remote as RdPeer};
 use haul_iwarp::datagram::wire::{ANY_QPN, NoticeCode};
 use haul_iwarp::datagram::{
-    Completion, DATAGRAM_MIN, Destination, Event, Received, UdConfig, UdStatus,
+    DATAGRAM_MIN, Destination, UdCompletion, UdConfig, UdEvent, UdReceived, UdStatus,
 };
 use haul_iwarp::{CRC_LEN, CompletionKind, Operation, Time};
 use haul_slab::Stag;
@@ -653,19 +653,19 @@ impl Service {
         }
     }
 
-    fn note(&mut self, tools: &Tools<'_>, event: Event) {
+    fn note(&mut self, tools: &Tools<'_>, event: UdEvent) {
         match event {
-            Event::Received(received) => self.note_received(&received),
-            Event::Completion(completion) => self.note_completion(&completion),
-            Event::Record(record) => self.note_record(work::record(&record)),
-            Event::Chunk(chunk) => self.note_record(work::chunk(&chunk)),
-            Event::Dropped { .. } => {
+            UdEvent::Received(received) => self.note_received(&received),
+            UdEvent::Completion(completion) => self.note_completion(&completion),
+            UdEvent::Record(record) => self.note_record(work::record(&record)),
+            UdEvent::Chunk(chunk) => self.note_record(work::chunk(&chunk)),
+            UdEvent::Dropped { .. } => {
                 let qp_num = self.shape.view.qp_num;
                 self.async_events
                     .push(AsyncEvent::DatagramRefused { qp_num });
             }
-            Event::Validated { to, known } => self.release(tools.now, to, known),
-            Event::Notice { from, code, .. } => {
+            UdEvent::Validated { to, known } => self.release(tools.now, to, known),
+            UdEvent::Notice { from, code, .. } => {
                 // The peer has forgotten this end, or somebody forged that: greets it once more,
                 // and nothing waits for that.
                 let to = from.destination();
@@ -677,7 +677,7 @@ impl Service {
                     link.core.validate(tools.now, to);
                 }
             }
-            Event::Rate { .. } | Event::Probed { .. } => {}
+            UdEvent::Rate { .. } | UdEvent::Probed { .. } => {}
         }
     }
 
@@ -769,7 +769,7 @@ impl Service {
         }
     }
 
-    fn note_received(&mut self, received: &Received) {
+    fn note_received(&mut self, received: &UdReceived) {
         self.buffers.receives.remove(received.slot);
         let status = work::status(received.status);
         let mut pushed = self.receipt(received.id, status, WcOpcode::Recv);
@@ -786,7 +786,7 @@ impl Service {
         self.received.push(pushed);
     }
 
-    fn note_completion(&mut self, completion: &Completion) {
+    fn note_completion(&mut self, completion: &UdCompletion) {
         if completion.status == UdStatus::Partial {
             self.keep_read(completion);
         }
@@ -796,7 +796,7 @@ impl Service {
     }
 
     /// What a Read has brought that did not come whole.
-    fn keep_read(&mut self, completion: &Completion) {
+    fn keep_read(&mut self, completion: &UdCompletion) {
         let (Operation::Read { sink, sink_to, .. }, Some(outgoing)) =
             (completion.op, self.buffers.sends.get(completion.slot))
         else {

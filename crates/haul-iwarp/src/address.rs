@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 pub struct Destination {
     /// Address and port.
     pub addr: SocketAddr,
-    /// The queue pair there; [`super::wire::ANY_QPN`] with the address of a group.
+    /// The queue pair there; [`crate::datagram::wire::ANY_QPN`] with the address of a group.
     pub qpn: u32,
 }
 
