@@ -9,16 +9,16 @@
 //! name can be left behind. Hosts know each other's names: a process started inside sees an
 //! `/etc/hosts` with them (`b`, and `b6` for IPv6; `gb-lan1` for a gateway's address behind it).
 //!
-//! Map: [`topology`] hosts, devices and addresses · `setup` creates them with `ip` · [`privilege`]
-//! the required rights · `kernel` the path by kernel netem instead.
+//! Map: [`topology`] hosts, devices and addresses · `setup` creates them with `ip` · `inspect`
+//! reads counters · [`privilege`] the required rights · `kernel` the path by kernel netem instead.
 
+mod inspect;
 mod kernel;
 pub mod privilege;
 mod setup;
 pub mod topology;
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::Command;
@@ -33,7 +33,8 @@ use crate::driver;
 use crate::emulator::{Emulator, PathStats};
 use crate::process;
 use crate::scenario::Scenario;
-use crate::state::{self, HostState, LabDir, State};
+use crate::state::{HostState, LabDir, State};
+pub use topology::Addresses;
 
 /// The emulator of the path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -79,15 +80,6 @@ pub struct Host {
     emulated: Vec<String>,
 }
 
-/// The addresses of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// IPv4.
-    pub v4: Ipv4Addr,
-    /// IPv6 address; only with an MTU of at least 1280.
-    pub v6: Ipv6Addr,
-}
-
 /// Counters of the path.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LabStats {
@@ -101,66 +93,6 @@ pub struct LabStats {
 }
 
 impl Lab {
-    /// Creates the lab under a unique name and starts its path.
-    ///
-    /// # Errors
-    /// One line that names the missing requirement: the right to create namespaces, the TUN device,
-    /// the `ip` program.
-    pub fn start(scenario: &Scenario) -> Result<Self> {
-        Self::build(scenario, &state::free_name(), Engine::Tun, false)
-    }
-
-    /// As [`start`](Self::start), with a choice of the emulator.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start).
-    pub fn start_with(scenario: &Scenario, engine: Engine) -> Result<Self> {
-        Self::build(scenario, &state::free_name(), engine, false)
-    }
-
-    /// Creates the lab under this name, for use by other commands.
-    ///
-    /// # Errors
-    /// As [`start`](Self::start); or if a lab of this name is up.
-    pub(crate) fn start_shared(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
-        Self::build(scenario, name, engine, true)
-    }
-
-    fn build(scenario: &Scenario, name: &str, engine: Engine, shared: bool) -> Result<Self> {
-        privilege::acquire()?;
-        let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
-        let dir = LabDir::create(name)?;
-        // From here on, dropping this cleans up after any failure.
-        let mut lab = Self {
-            scenario: scenario.clone(),
-            hosts: Vec::new(),
-            emulators: None,
-            dir,
-            id,
-            shared,
-        };
-        lab.dir.write_state(&lab.state())?;
-        let plan = topology::plan(scenario);
-        for host in &plan.hosts {
-            let netns = NetNs::new().context("cannot make a network namespace")?;
-            lab.hosts.push(Host {
-                name: host.name.clone(),
-                addresses: host.addresses,
-                links: host.links.clone(),
-                netns,
-                emulated: host.emulated.clone(),
-            });
-        }
-        lab.write_hosts_file()?;
-        match engine {
-            Engine::Tun => lab.emulators = Some(setup::with_tun(&lab, &plan)?),
-            Engine::Kernel => setup::with_kernel(&lab, &plan)?,
-            Engine::None => setup::with_veth(&lab, &plan)?,
-        }
-        lab.dir.write_state(&lab.state())?;
-        Ok(lab)
-    }
-
     /// The name under which `lab exec` finds it.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -224,7 +156,7 @@ impl Lab {
             device_drops: self
                 .hosts
                 .iter()
-                .map(|host| setup::device_drops(&host.netns, &host.emulated))
+                .map(|host| inspect::device_drops(&host.netns, &host.emulated))
                 .sum(),
             edge_overruns: self
                 .edges()
@@ -245,7 +177,7 @@ impl Lab {
         let other = self
             .hosts
             .first()
-            .and_then(|host| setup::other_congestion_control(&host.netns));
+            .and_then(|host| inspect::other_congestion_control(&host.netns));
         other
             .map(|other| {
                 format!("this kernel does not let hosts of a lab use TCP cubic by default: they use {other}, unless a program chooses")

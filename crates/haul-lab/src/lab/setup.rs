@@ -8,9 +8,12 @@ use anyhow::{Context, Result, anyhow, bail};
 use haul_io::netns::{NetNs, device, write_file};
 use haul_io::tun::{TUN_DEVICE, Tun};
 
-use super::topology::{HostPlan, Plan, VethPair, WAN};
-use super::{Emulators, Host, Lab, kernel, privilege};
+use super::inspect::CONGESTION_CONTROL;
+use super::topology::{HostPlan, Plan, VethPair, WAN, plan};
+use super::{Emulators, Engine, Host, Lab, kernel, privilege};
 use crate::emulator::Emulator;
+use crate::scenario::Scenario;
+use crate::state::{self, LabDir};
 
 /// Tuning of every host, so that the path limits a transfer.
 const TUNING: [(&str, &str); 10] = [
@@ -26,16 +29,75 @@ const TUNING: [(&str, &str); 10] = [
     ("net.ipv6.conf.default.router_solicitations", "0"),
 ];
 
-/// A common congestion control, whatever the machine's own default is.
-const CONGESTION_CONTROL: (&str, &str) = ("net.ipv4.tcp_congestion_control", "cubic");
-
 const FORWARDING: [(&str, &str); 2] = [
     ("net.ipv4.ip_forward", "1"),
     ("net.ipv6.conf.all.forwarding", "1"),
 ];
 
+impl Lab {
+    /// Creates the lab under a unique name and starts its path.
+    ///
+    /// # Errors
+    /// One line that names the missing requirement: the right to create namespaces, the TUN device,
+    /// the `ip` program.
+    pub fn start(scenario: &Scenario) -> Result<Self> {
+        Self::build(scenario, &state::free_name(), Engine::Tun, false)
+    }
+
+    /// As [`start`](Self::start), with a choice of the emulator.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start).
+    pub fn start_with(scenario: &Scenario, engine: Engine) -> Result<Self> {
+        Self::build(scenario, &state::free_name(), engine, false)
+    }
+
+    /// Creates the lab under this name, for use by other commands.
+    ///
+    /// # Errors
+    /// As [`start`](Self::start); or if a lab of this name is up.
+    pub(crate) fn start_shared(scenario: &Scenario, name: &str, engine: Engine) -> Result<Self> {
+        Self::build(scenario, name, engine, true)
+    }
+
+    fn build(scenario: &Scenario, name: &str, engine: Engine, shared: bool) -> Result<Self> {
+        privilege::acquire()?;
+        let id = format!("{name}.{}", rustix::process::getpid().as_raw_pid());
+        let dir = LabDir::create(name)?;
+        // From here on, dropping this cleans up after any failure.
+        let mut lab = Self {
+            scenario: scenario.clone(),
+            hosts: Vec::new(),
+            emulators: None,
+            dir,
+            id,
+            shared,
+        };
+        lab.dir.write_state(&lab.state())?;
+        let plan = plan(scenario);
+        for host in &plan.hosts {
+            let netns = NetNs::new().context("cannot make a network namespace")?;
+            lab.hosts.push(Host {
+                name: host.name.clone(),
+                addresses: host.addresses,
+                links: host.links.clone(),
+                netns,
+                emulated: host.emulated.clone(),
+            });
+        }
+        lab.write_hosts_file()?;
+        match engine {
+            Engine::Tun => lab.emulators = Some(with_tun(&lab, &plan)?),
+            Engine::Kernel => with_kernel(&lab, &plan)?,
+            Engine::None => with_veth(&lab, &plan)?,
+        }
+        lab.dir.write_state(&lab.state())?;
+        Ok(lab)
+    }
+}
+
 /// Everything, with the path emulated here.
-pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulators> {
+fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulators> {
     let open = |host: usize, device: &str| {
         lab.hosts[host]
             .netns
@@ -69,7 +131,7 @@ pub(super) fn with_tun(lab: &Lab, plan: &Plan) -> Result<Emulators> {
 }
 
 /// Everything, with the path emulated by the kernel.
-pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
+fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
     if lab.scenario.edge.is_some() {
         bail!("edges are not emulated by the kernel: leave out `--emulator kernel`");
     }
@@ -81,7 +143,7 @@ pub(super) fn with_kernel(lab: &Lab, plan: &Plan) -> Result<()> {
 }
 
 /// Everything, with the two ends joined directly.
-pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
+fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
     let [a, b] = plan.wan.map(|host| &lab.hosts[host].netns);
     join(a, WAN, b, WAN)?;
     for end in [a, b] {
@@ -89,22 +151,6 @@ pub(super) fn with_veth(lab: &Lab, plan: &Plan) -> Result<()> {
         let _ = end.run(|| device::set_gro(WAN, true))?;
     }
     configure(lab, plan, &plan.pairs)
-}
-
-/// Packets of this host dropped before the emulator.
-pub(super) fn device_drops(netns: &NetNs, devices: &[String]) -> u64 {
-    let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
-    let Ok(Ok(text)) = netns.run(read) else {
-        return 0;
-    };
-    let drops = |line: &str| -> Option<u64> {
-        let (device, counters) = line.trim_start().split_once(':')?;
-        let counted = devices.iter().any(|emulated| emulated == device);
-        // Eight columns of receive counters, then bytes, packets, errors and drops of transmission.
-        let drops = counters.split_whitespace().nth(11)?;
-        counted.then(|| drops.parse().ok()).flatten()
-    };
-    text.lines().filter_map(drops).sum()
 }
 
 /// Parameters come first: devices made later begin with them. `pairs`: those that are to be laid.
@@ -141,15 +187,6 @@ fn bring_up(lab: &Lab, host: &Host, plan: &HostPlan) -> Result<()> {
             .with_context(|| format!("cannot set {parameter} = {value} on host {name}"))?;
     }
     Ok(())
-}
-
-/// The hosts' congestion control if the kernel does not let a namespace choose the lab's: only the
-/// machine's own default, and what `net.ipv4.tcp_allowed_congestion_control` lists, can be one's
-/// default.
-pub(super) fn other_congestion_control(netns: &NetNs) -> Option<String> {
-    let path = format!("/proc/sys/{}", CONGESTION_CONTROL.0.replace('.', "/"));
-    let used = netns.run(|| std::fs::read_to_string(path)).ok()?.ok()?;
-    (used.trim() != CONGESTION_CONTROL.1).then(|| used.trim().to_string())
 }
 
 /// A veth pair with one end in each namespace.

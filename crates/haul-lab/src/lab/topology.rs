@@ -2,8 +2,16 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use super::Addresses;
 use crate::scenario::{Scenario, Topology};
+
+/// The addresses of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Addresses {
+    /// IPv4.
+    pub v4: Ipv4Addr,
+    /// IPv6 address; only with an MTU of at least 1280.
+    pub v6: Ipv6Addr,
+}
 
 /// RFC 8200 §5: no IPv6 on links with less.
 pub(crate) const IPV6_MTU_MIN: u16 = 1280;
