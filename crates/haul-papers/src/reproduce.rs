@@ -17,6 +17,7 @@ mod cells;
 mod chart;
 mod datagram;
 mod efficient;
+mod experiment;
 mod gateways;
 mod gridftp;
 mod page;
@@ -36,6 +37,7 @@ use clap::ValueEnum;
 use haul_report::machine::Machine;
 
 use bench::Context;
+use experiment::Experiment;
 use haul_lab::compare::plan::Load;
 use haul_lab::compare::programs::Programs;
 use haul_lab::compare::runner::{Runner, Stop};
@@ -121,21 +123,6 @@ impl Paper {
 
 /// Exit code for a figure or table that the paper does not have.
 const USAGE: u8 = 2;
-
-/// How a figure is made.
-struct Experiment {
-    /// How long it takes, about, where that is known.
-    lasts: fn(&Context<'_>) -> Duration,
-    /// Fills it in.
-    run: fn(&Context<'_>, &mut Figure) -> Result<(), Stop>,
-    /// Its title, and what the paper claims with it.
-    about: fn() -> Figure,
-}
-
-/// For experiments whose duration is not known.
-fn unknown(_: &Context<'_>) -> Duration {
-    Duration::ZERO
-}
 
 impl ReproduceArgs {
     /// Whether the figure is selected. Without a selection, all are.

@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use super::bench::{Bench, Context, rows, sample};
+use super::experiment::{Experiment, unknown};
 use super::programs::Carrier;
 use super::record::{Along, Chart, Claim, Figure, Sample, Series, announce};
-use super::{Experiment, ceiling, sipp, unknown, vlc};
+use super::{ceiling, sipp, vlc};
 use haul_lab::compare::runner::Stop;
 
 /// The paper.

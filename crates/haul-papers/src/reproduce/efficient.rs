@@ -6,9 +6,9 @@
 //! on the ratio of a window and a path (depths, windows of TCP) is a twentieth too. RoCE is iWARP
 //! over UDT, a software RNIC: it cannot have the processor time of hardware.
 
-use super::Experiment;
 use super::bench::Context;
 use super::cells::{Cell, Found, How, Net, lasts, measure};
+use super::experiment::Experiment;
 use super::record::{Along, Chart, Claim, Figure, Sample, chart};
 use haul_lab::compare::runner::Stop;
 use haul_lab::compare::tool::no_congestion_control;

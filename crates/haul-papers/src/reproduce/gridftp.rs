@@ -8,9 +8,9 @@
 
 use std::time::{Duration, Instant};
 
-use super::Experiment;
 use super::bench::Context;
 use super::cells::left;
+use super::experiment::Experiment;
 use super::record::{Along, Claim, Figure, Sample, Series, chart};
 use crate::compare::once::{Once, Path, once};
 use haul_lab::compare::plan::Load;

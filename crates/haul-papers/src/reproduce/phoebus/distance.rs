@@ -1,13 +1,13 @@
 //! Figure 6: TCP over the round trip, by `iperf3` and by GridFTP, directly and through gateways.
 
-use super::{
+use super::transfer::{
     BBR, CUBIC, GATEWAYS, LINES, Line, RATE_BPS, SHARE, add, cpu, goodput_bps, least, lines, path,
     route, run,
 };
 use crate::reproduce::bench::Context;
+use crate::reproduce::experiment::{Experiment, unknown};
 use crate::reproduce::gateways::{Flow, Gateways, Program, Way};
 use crate::reproduce::record::{Along, Claim, Figure, chart};
-use crate::reproduce::{Experiment, unknown};
 use haul_lab::compare::gridftp;
 use haul_lab::compare::programs::in_path;
 use haul_lab::compare::runner::Stop;

@@ -1,13 +1,13 @@
 //! Figures 6 to 10: RDMA, alone and beside other traffic.
 
-use super::{
+use super::profile::{
     FAR, NEAR, PER_MILE, PROFILE, RATE_BPS, STREAMS, deviation, kept, least, mbps, miles, places,
     profile, profile_charts, rate, repetitions, show, streams_option,
 };
 use crate::reproduce::bench::Context;
 use crate::reproduce::cells::{Cell, How, Net, lasts, measure};
+use crate::reproduce::experiment::{Experiment, unknown};
 use crate::reproduce::record::{Along, Claim, Figure, Sample, chart};
-use crate::reproduce::{Experiment, unknown};
 
 /// The factor from the emulated rate to the paper's.
 const SCALE: f64 = 20.0;

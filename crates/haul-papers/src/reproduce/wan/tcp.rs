@@ -1,12 +1,12 @@
 //! Figures 2 to 5: TCP, its congestion controls and its windows.
 
-use super::{
+use super::profile::{
     FAR, NEAR, PLACES, PROFILE, STREAMS, deviation, kept, miles, most, places, profile,
     profile_charts, rate, repetitions, show, streams_option,
 };
-use crate::reproduce::Experiment;
 use crate::reproduce::bench::Context;
 use crate::reproduce::cells::{Cell, How, Net, lasts};
+use crate::reproduce::experiment::Experiment;
 use crate::reproduce::record::{Along, Chart, Claim, Figure, chart};
 use haul_lab::compare::tool::no_congestion_control;
 
@@ -390,7 +390,7 @@ fn old_claim(figure: &Figure, streams: u32) -> Claim {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::measured;
+    use super::super::profile::tests::measured;
     use super::*;
     use crate::reproduce::record::Sample;
 
