@@ -20,7 +20,7 @@ use crate::session::{Measured, Session};
 
 /// The measurement and its server.
 #[derive(Debug, Clone)]
-pub struct Config {
+pub struct VerbsConfig {
     /// The server.
     pub host: String,
     /// Its port.
@@ -44,7 +44,7 @@ pub struct Config {
 /// # Errors
 /// The server cannot be reached or refuses; a connection breaks; received bytes differ from the
 /// sent ones.
-pub fn run(config: &Config, observer: &dyn VerbsObserver) -> Result<Summary, Fault> {
+pub fn run(config: &VerbsConfig, observer: &dyn VerbsObserver) -> Result<Summary, Fault> {
     let mut plan = config.plan.clone();
     let disk = match &config.file {
         Some(path) => {
@@ -77,7 +77,7 @@ pub fn run(config: &Config, observer: &dyn VerbsObserver) -> Result<Summary, Fau
 }
 
 fn converse(
-    config: &Config,
+    config: &VerbsConfig,
     end: &mut End,
     control: &Control,
     disk: &Disk,

@@ -57,7 +57,7 @@ pub(crate) enum Message {
     /// Client: that was all.
     End,
     /// Client: the plan of a path measurement, instead of `Hello`.
-    Ask { plan: path::Plan },
+    Ask { plan: path::PathPlan },
     /// Server: accepts; the address for the data, and its ticket.
     #[serde(rename = "doors")]
     Listening {
@@ -314,7 +314,7 @@ pub(crate) enum Asked {
     /// A bench of the verbs.
     Verbs(Box<Plan>),
     /// A bench of the path.
-    Path(Box<path::Plan>),
+    Path(Box<path::PathPlan>),
 }
 
 impl Asked {
@@ -417,7 +417,7 @@ mod tests {
             asked(&bytes(&hello)),
             Ok(Some(Asked::Verbs(Box::new(plan()))))
         );
-        let plan = path::Plan::new(path::Engine::Tcp);
+        let plan = path::PathPlan::new(path::Engine::Tcp);
         let ask = Message::Ask { plan: plan.clone() };
         assert_eq!(asked(&bytes(&ask)), Ok(Some(Asked::Path(Box::new(plan)))));
         for other in [&bytes(&Message::Ready)[..], b"", b"{}", b"[1]", b"\xff\0"] {

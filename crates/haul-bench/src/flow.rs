@@ -31,14 +31,14 @@ const LOOK_EVERY: u32 = 64;
 
 /// The credit state of a queue pair.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Account {
+pub(crate) struct FlowAccount {
     /// Messages for which the peer has posted receives.
     credits: u64,
     /// Receives posted again for which the peer has no credit yet.
     returned: u32,
 }
 
-impl Account {
+impl FlowAccount {
     pub(crate) fn new(rx_depth: u32) -> Self {
         Self {
             credits: rx_depth.into(),
@@ -81,7 +81,7 @@ pub(crate) struct Flow<'a> {
     pub(crate) peer: &'a Place,
     pub(crate) control: &'a Control,
     pub(crate) disk: &'a Disk,
-    accounts: &'a mut [Account],
+    accounts: &'a mut [FlowAccount],
     lanes: Vec<Lane>,
     ways: Ways,
     size: u32,
@@ -103,7 +103,7 @@ impl<'a> Flow<'a> {
     /// until the plan's time is over.
     pub(crate) fn new(
         (end, peer, control, disk): (&'a End, &'a Place, &'a Control, &'a Disk),
-        accounts: &'a mut [Account],
+        accounts: &'a mut [FlowAccount],
         ways: Ways,
         size: u32,
         iterations: Option<u64>,

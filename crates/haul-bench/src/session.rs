@@ -9,7 +9,7 @@ use crate::control::{Control, Message, Place};
 use crate::disk::Disk;
 use crate::end::End;
 use crate::error::verb;
-use crate::flow::{Account, Flow, Ways};
+use crate::flow::{Flow, FlowAccount, Ways};
 use crate::memory;
 use crate::pingpong::{PingPong, Trips};
 use crate::plan::{Limit, Op, Plan, Service, Test};
@@ -35,7 +35,7 @@ pub(crate) struct Session<'a> {
     pub(crate) control: &'a Control,
     pub(crate) disk: &'a Disk,
     pub(crate) dead_after: Duration,
-    accounts: Vec<Account>,
+    accounts: Vec<FlowAccount>,
     /// Retransmissions of its queue pairs before the present size.
     resent_before: u64,
 }
@@ -80,7 +80,7 @@ impl<'a> Session<'a> {
         dead_after: Duration,
     ) -> Self {
         Self {
-            accounts: vec![Account::new(end.plan.rx_depth); end.qps.len()],
+            accounts: vec![FlowAccount::new(end.plan.rx_depth); end.qps.len()],
             end,
             peer,
             control,

@@ -1,30 +1,29 @@
 //! The command line. Parsing opens no file and looks up no name.
 
-use std::error::Error as _;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::net::SocketAddr;
-use std::num::{IntErrorKind, ParseIntError};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{RangedU64ValueParser, StyledStr};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args as ClapArgs, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use haul::fault::{Code, Fault};
-use haul_control::trust::ClientConfig;
-use haul_gateway::config::{ChannelKind, HostPort, Key, NoHostPort, SessionMetadata};
+use clap::builder::RangedU64ValueParser;
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
-use crate::quantity::{bytes, duration, rate};
-use crate::timetable::{Bwlimit, bwlimit};
+use crate::quantity::{bytes, duration};
 
+mod explain;
 pub(crate) mod list;
 pub(crate) mod path;
 pub(crate) mod profile;
 pub(crate) mod rdma;
 pub(crate) mod sync;
+mod through;
+mod transfer;
 pub(crate) mod trust;
 
+pub(crate) use explain::explain;
 use list::Choose;
+pub(crate) use through::ThroughArgs;
+pub(crate) use transfer::{Channel, ChannelArgs, FailedTo, OutputArgs, Transfer};
 
 /// Moves files over long fat networks.
 #[derive(Debug, Parser)]
@@ -82,84 +81,6 @@ pub(crate) enum Command {
     /// Write the manual pages
     #[command(hide = true)]
     Man(Man),
-}
-
-/// Adds to an error of the command line what clap does not tell: the variable that a wrong value is
-/// of, what a number is, and whose option another command was given.
-pub(crate) fn explain(mut error: clap::Error) -> clap::Error {
-    let text = |kind| match error.get(kind) {
-        Some(ContextValue::String(text)) => Some(text.clone()),
-        _ => None,
-    };
-    let (argument, value) = (
-        text(ContextKind::InvalidArg),
-        text(ContextKind::InvalidValue),
-    );
-    let Some(argument) = argument else {
-        return error;
-    };
-    let option = argument.split(' ').next().unwrap_or_default();
-    let option = option.strip_prefix("--").unwrap_or_default();
-    if error.kind() == ErrorKind::UnknownArgument {
-        let mut owners = owners(&Args::command(), "haul", option);
-        if let Some(last) = owners.pop() {
-            let owners = match owners.is_empty() {
-                true => last,
-                false => format!("{} and {last}", owners.join(", ")),
-            };
-            let tip = format!("--{option} is an option of {owners}");
-            let tip = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
-            error.insert(ContextKind::Suggested, tip);
-        }
-        return error;
-    }
-    let Some(value) = value.filter(|_| error.kind() == ErrorKind::ValueValidation) else {
-        return error;
-    };
-    let shown = variable(&Args::command(), option, &value).unwrap_or(argument);
-    let number = error.source().and_then(|why| why.downcast_ref());
-    let why = match number.map(ParseIntError::kind) {
-        Some(IntErrorKind::PosOverflow) => "the number is too large".to_owned(),
-        Some(_) => "write a whole number".to_owned(),
-        None => error.source().map_or_else(String::new, ToString::to_string),
-    };
-    let text = format!(
-        "invalid value '{value}' for '{shown}': {why}\n\nFor more information, try '--help'.\n"
-    );
-    clap::Error::raw(ErrorKind::ValueValidation, text)
-}
-
-/// Returns the commands below this one that have the option.
-fn owners(command: &clap::Command, name: &str, option: &str) -> Vec<String> {
-    let commands = command.get_subcommands();
-    let commands = commands.filter(|command| !command.is_hide_set());
-    commands
-        .flat_map(|command| {
-            let name = format!("{name} {}", command.get_name());
-            let is_of = |arg: &clap::Arg| arg.get_long() == Some(option) && !arg.is_hide_set();
-            let below = owners(command, &name, option);
-            let own = command.get_arguments().any(is_of).then_some(name);
-            own.into_iter().chain(below)
-        })
-        .collect()
-}
-
-/// Returns the variable that holds the value of an option which the command line does not have.
-fn variable(command: &clap::Command, option: &str, value: &str) -> Option<String> {
-    let flag = format!("--{option}");
-    let is_given = |word: OsString| word.to_string_lossy().split('=').next() == Some(&flag);
-    if option.is_empty() || std::env::args_os().any(is_given) {
-        return None;
-    }
-    let own = command.get_arguments().find_map(|arg| {
-        let name = arg.get_env().filter(|_| arg.get_long() == Some(option))?;
-        (std::env::var_os(name)? == value).then(|| name.to_string_lossy().into_owned())
-    });
-    let below = || {
-        let mut commands = command.get_subcommands();
-        commands.find_map(|command| variable(command, option, value))
-    };
-    own.or_else(below)
 }
 
 /// What `haul` alone prints.
@@ -326,40 +247,6 @@ Examples:
   haul get haul://host:4730/campaign/run42.h5 ./              from a server of haul serve
   haul get '[2001:db8::1]:run42.h5' ./   an IPv6 address goes in brackets, with quotes";
 
-/// What `send`, `get` and `sync` have in common.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Transfer {
-    /// Change nothing; print what would be copied, replaced and deleted
-    #[arg(long, short = 'n')]
-    pub(crate) dry_run: bool,
-    /// Limit the rate, by local time if wanted: 200Mbit, or '08:00,200Mbit 19:00,off', or @FILE,
-    /// which SIGHUP has read again
-    #[arg(long, value_parser = bwlimit, value_name = "LIMIT")]
-    pub(crate) bwlimit: Option<Bwlimit>,
-    #[command(flatten)]
-    pub(crate) existing: Existing,
-    #[command(flatten)]
-    pub(crate) tree: Tree,
-    #[command(flatten)]
-    pub(crate) path: Path,
-    #[command(flatten)]
-    pub(crate) trust: trust::ClientTrust,
-    #[command(flatten)]
-    pub(crate) ssh: trust::Ssh,
-    #[command(flatten)]
-    pub(crate) through: Through,
-    #[arg(
-        long,
-        value_parser = duration,
-        value_name = "TIME",
-        help = "Stop reconnecting this long after the last progress; 0 never reconnects \
-                [default: never stop]"
-    )]
-    pub(crate) give_up_after: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) output: Output,
-}
-
 #[derive(Debug, ClapArgs)]
 #[command(
     subcommand_negates_reqs = true,
@@ -387,17 +274,17 @@ pub(crate) struct Bench {
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) bytes: Option<u64>,
     #[command(flatten)]
-    pub(crate) path: Path,
+    pub(crate) path: ChannelArgs,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchKind {
     /// Serve clients of bench run, bench rdma and profile, one at a time
-    Serve(Box<rdma::Serve>),
+    Serve(Box<rdma::BenchServe>),
     /// Measure a path over TCP, UDP, UDT or RDMA, from memory or files, with CPU time at both ends
-    Run(Box<path::Run>),
+    Run(Box<path::BenchRun>),
     /// Measure RDMA write, read and send: bandwidth and latency, as perftest does
     Rdma(Box<rdma::Rdma>),
 }
@@ -415,7 +302,7 @@ pub(crate) struct Run {
     #[arg(long, conflicts_with_all = ["stream", "gateway"])]
     pub(crate) write_record: bool,
     #[command(flatten)]
-    pub(crate) through: Through,
+    pub(crate) through: ThroughArgs,
     /// Let connections of applications that do not load the library go past the gateway
     #[arg(long, requires = "gateway")]
     pub(crate) allow_direct: bool,
@@ -480,73 +367,9 @@ pub(crate) struct Devices {
     pub(crate) json: bool,
 }
 
-/// Gateways to go through; this process is the near end of the session.
-#[derive(Debug, Clone, ClapArgs)]
-pub(crate) struct Through {
-    /// Connect through these gateways, in order (docs/gateways.md) [default port: 7400]
-    #[arg(help_heading = "Gateways", long, value_name = "HOST[:PORT],…", value_delimiter = ',', value_parser = hop)]
-    pub(crate) gateway: Vec<HostPort>,
-    /// Alternative gateways if those fail; repeatable
-    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "HOST[:PORT],…", value_parser = way)]
-    pub(crate) gateway_or: Vec<Way>,
-    /// The key shared with the first gateway, and its name there [default name: the file name
-    /// without its extension]
-    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "[NAME=]FILE", value_parser = key)]
-    pub(crate) gateway_key: Option<Key>,
-    /// Data channels to try, in order of preference: iwarp/udt, tcp, verbs [default: as for routes]
-    #[arg(
-        help_heading = "Gateways",
-        long,
-        requires = "gateway",
-        value_name = "KIND,…",
-        value_delimiter = ','
-    )]
-    pub(crate) gateway_channel: Vec<ChannelKind>,
-    /// Client certificate (PEM) for TLS to the first gateway
-    #[arg(help_heading = "Gateways", long, requires_all = ["gateway", "gateway_tls_key", "gateway_tls_roots"], value_name = "FILE")]
-    pub(crate) gateway_tls_certificate: Option<PathBuf>,
-    /// Private key of the certificate
-    #[arg(
-        help_heading = "Gateways",
-        long,
-        requires = "gateway_tls_certificate",
-        value_name = "FILE"
-    )]
-    pub(crate) gateway_tls_key: Option<PathBuf>,
-    /// Root certificates that must have issued the gateway's certificate
-    #[arg(
-        help_heading = "Gateways",
-        long,
-        requires = "gateway_tls_certificate",
-        value_name = "FILE"
-    )]
-    pub(crate) gateway_tls_roots: Option<PathBuf>,
-    /// Session metadata for the logs and pages of the gateways; repeatable
-    #[arg(help_heading = "Gateways", long, requires = "gateway", value_name = "KEY=VALUE", value_parser = pair)]
-    pub(crate) metadata: Vec<String>,
-}
-
-/// One pair of metadata; whether all go together is seen when they are.
-fn pair(text: &str) -> Result<String, String> {
-    SessionMetadata::default().insert_pair(text)?;
-    Ok(text.to_owned())
-}
-
-/// Gateways in order.
-#[derive(Debug, Clone)]
-pub(crate) struct Way(pub(crate) Vec<HostPort>);
-
-fn way(text: &str) -> Result<Way, NoHostPort> {
-    text.split(',').map(hop).collect::<Result<_, _>>().map(Way)
-}
-
 fn listen(text: &str) -> Result<SocketAddr, String> {
     haul::server::listen_address(text, None)
         .ok_or_else(|| "write ADDR:PORT, with an IPv6 address in brackets: [::1]:7410".to_owned())
-}
-
-fn hop(text: &str) -> Result<HostPort, NoHostPort> {
-    HostPort::parse_or(text, haul_gateway::config::DEFAULT_PORT)
 }
 
 /// Reads the size of a ring, with the bounds that routes have.
@@ -556,210 +379,6 @@ fn ring(text: &str) -> Result<u64, String> {
         return Ok(ring);
     }
     Err("write a power of two from 8MiB to 64GiB".into())
-}
-
-/// `NAME=FILE`, or `FILE` with a name like the file's.
-fn key(text: &str) -> Result<Key, String> {
-    let (name, file) = match text.split_once('=') {
-        Some((name, file)) => (Some(name), file),
-        None => (
-            std::path::Path::new(text)
-                .file_stem()
-                .and_then(OsStr::to_str),
-            text,
-        ),
-    };
-    let name = name.filter(|name| !name.is_empty());
-    let name = name.ok_or_else(|| format!("'{text}' has no name; write NAME=FILE"))?;
-    Ok(Key {
-        name: name.to_owned(),
-        file: file.into(),
-        class: None,
-    })
-}
-
-/// How to treat files that exist at the receiver.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Existing {
-    /// Fail if a different file of the same name exists, instead of replacing it
-    #[arg(long)]
-    pub(crate) no_replace: bool,
-    /// Verify partial files by their hashes before resuming, and retransfer complete files
-    #[arg(long)]
-    pub(crate) recheck: bool,
-}
-
-/// Directory trees.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Tree {
-    /// When the files of a tree are durable: many together, each alone, or whenever the system
-    /// writes them
-    #[arg(
-        help_heading = "Trees",
-        long,
-        value_enum,
-        value_name = "WHEN",
-        default_value = "batch"
-    )]
-    pub(crate) durable: Durable,
-    /// Keep extended attributes
-    #[arg(help_heading = "Trees", long)]
-    pub(crate) xattrs: bool,
-    /// Keep POSIX access control lists
-    #[arg(help_heading = "Trees", long)]
-    pub(crate) acls: bool,
-    /// Keep the set-user-ID and set-group-ID bits and file capabilities, if the owner is kept
-    #[arg(help_heading = "Trees", long)]
-    pub(crate) setuid: bool,
-    /// Exit with 1 if an attribute of a file could not be kept
-    #[arg(help_heading = "Trees", long)]
-    pub(crate) strict_metadata: bool,
-    #[command(flatten)]
-    pub(crate) failed: FailedTo,
-}
-
-/// A list of the paths that failed.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct FailedTo {
-    /// Write the path of each entry that failed to this file, one in a line, for --from-file
-    #[arg(long, value_name = "FILE")]
-    pub(crate) failed_to: Option<PathBuf>,
-    /// The paths in lists of paths end in NUL, not in a line end
-    #[arg(long, short = '0')]
-    pub(crate) null: bool,
-}
-
-impl FailedTo {
-    /// Refuses what a dry run does not do: an option without effect would mislead.
-    pub(crate) fn check_dry_run(&self, has_list: bool) -> Result<(), Fault> {
-        if self.failed_to.is_some() {
-            let text = "--failed-to lists what failed, and --dry-run moves nothing that could fail";
-            return Err(Fault::new(Code::Usage, text).hint("leave one of both out"));
-        }
-        self.check(has_list)
-    }
-
-    /// Refuses `-0` without a list: an option without effect would mislead.
-    pub(crate) fn check(&self, has_list: bool) -> Result<(), Fault> {
-        if !self.null || has_list || self.failed_to.is_some() {
-            return Ok(());
-        }
-        let fault = Fault::new(Code::Usage, "-0 is about lists of paths, and there is none");
-        Err(fault.hint("leave it out"))
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Durable {
-    /// Many files together, before their names appear
-    Batch,
-    /// Each file alone, before the next
-    File,
-    /// When the system writes them: a crash of the host may lose files that were reported
-    None,
-}
-
-impl From<Durable> for haul::client::Durable {
-    fn from(durable: Durable) -> Self {
-        match durable {
-            Durable::Batch => Self::Batch,
-            Durable::File => Self::File,
-            Durable::None => Self::None,
-        }
-    }
-}
-
-/// The data channel.
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Path {
-    #[arg(
-        long,
-        env = "HAUL_PORT",
-        help = format!("TCP and UDP port of the server [default: {}]", haul::DEFAULT_PORT)
-    )]
-    pub(crate) port: Option<u16>,
-    #[arg(
-        long,
-        value_enum,
-        help = "Kind of data channel [default: udt, with --gateway tcp]"
-    )]
-    pub(crate) channel: Option<Channel>,
-    /// Parallel streams
-    #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = clap::value_parser!(u16).range(1..=i64::from(haul::channel::STREAMS_MAX)))]
-    pub(crate) streams: u16,
-    /// Known or permitted rate of the path: 10Gbit, 1.2GiB
-    #[arg(long, value_parser = rate, value_name = "RATE")]
-    pub(crate) rate: Option<u64>,
-    /// Congestion control. udt: model (default), cubic, reno, bic, htcp, highspeed, scalable,
-    /// vegas, daimd; tcp: those of the kernel
-    #[arg(long, value_name = "NAME", alias = "tcp-congestion")]
-    pub(crate) cc: Option<String>,
-    /// Connection timeout
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "10s")]
-    pub(crate) connect_timeout: Duration,
-    /// Timeout without packets or acknowledgements from the peer
-    #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
-    pub(crate) peer_timeout: Duration,
-}
-
-/// Output options.
-#[derive(Debug, Clone, Copy, ClapArgs)]
-pub(crate) struct Output {
-    /// Print one JSON object to stdout at the end
-    #[arg(long)]
-    pub(crate) json: bool,
-    /// Print one JSON object per event to stdout, one per line
-    #[arg(long)]
-    pub(crate) json_stream: bool,
-    /// Print only errors to stderr
-    #[arg(long, short)]
-    pub(crate) quiet: bool,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Channel {
-    /// Reliable UDP; finds its rate or uses --rate, and holds it under loss
-    Udt,
-    /// Kernel TCP
-    Tcp,
-}
-
-impl From<Channel> for haul::channel::ChannelKind {
-    fn from(channel: Channel) -> Self {
-        match channel {
-            Channel::Tcp => Self::Tcp,
-            Channel::Udt => Self::Udt,
-        }
-    }
-}
-
-impl Path {
-    pub(crate) fn client_config(
-        &self,
-        host: String,
-        port: Option<u16>,
-    ) -> Result<haul::client::Config, Fault> {
-        let control = ClientConfig::insecure()?;
-        Ok(haul::client::Config {
-            host,
-            port: port.or(self.port).unwrap_or(haul::DEFAULT_PORT),
-            channel: self.channel.unwrap_or(Channel::Udt).into(),
-            streams: self.streams,
-            rate_bps: self.rate,
-            congestion: self.cc.clone(),
-            connect_timeout: self.connect_timeout.max(Duration::from_millis(1)),
-            dead_after: self.peer_timeout.max(Duration::from_secs(1)),
-            give_up_after: None,
-            sealed: control.verifies_server(),
-            control,
-            dialer: None,
-            access: None,
-            may_fall_back: false,
-            paths: None,
-            limit: None,
-        })
-    }
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
         Err(error) => {
             return Err(presets
                 .blame(&error)
-                .unwrap_or_else(|| args::explain(error).exit()));
+                .unwrap_or_else(|| args::explain(error, &args::Args::command()).exit()));
         }
     };
     if let Some((name, of_command)) = matches.subcommand() {
@@ -98,7 +98,9 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
     }
     let args = args::Args::from_arg_matches_mut(&mut matches);
     Ok((
-        args.unwrap_or_else(|error| args::explain(error.format(&mut command)).exit()),
+        args.unwrap_or_else(|error| {
+            args::explain(error.format(&mut command), &args::Args::command()).exit()
+        }),
         presets,
     ))
 }

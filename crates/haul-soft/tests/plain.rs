@@ -11,14 +11,14 @@ use std::os::fd::AsFd as _;
 use haul_io::clock::Clock;
 use haul_io::notify;
 use haul_soft::udt::plain::{self, Listener, Stream};
-use haul_soft::udt::{LinkError, Options};
+use haul_soft::udt::{LinkError, LinkOptions};
 use haul_udt::wire::SocketKind;
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const MIB: usize = 1 << 20;
 
-fn options(placement: bool) -> Options {
-    let mut options = Options::default();
+fn options(placement: bool) -> LinkOptions {
+    let mut options = LinkOptions::default();
     options.config.offer_placement = placement;
     options.config.receive_window_bytes = 2 << 20;
     options.config.slot_memory_bytes = 2 << 20;
@@ -35,14 +35,14 @@ fn turn(near: &mut Stream, far: &mut Stream) {
     far.turn().unwrap();
 }
 
-fn pair(near: &Options, far: &Options) -> (Stream, Stream) {
+fn pair(near: &LinkOptions, far: &LinkOptions) -> (Stream, Stream) {
     let (near, mut far) = plain_ends(near, far);
     far.admit();
     (near, far)
 }
 
 /// The accepting end, which is the second, has not admitted the other.
-fn plain_ends(near: &Options, far: &Options) -> (Stream, Stream) {
+fn plain_ends(near: &LinkOptions, far: &LinkOptions) -> (Stream, Stream) {
     let mut listener = Listener::bind(LOCAL, far.clone()).unwrap();
     let mut near = Stream::connect(listener.local_addr(), near).unwrap();
     assert!(!near.is_open());

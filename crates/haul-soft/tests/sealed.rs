@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use haul_io::udp::{UdpOptions, UdpSocket};
 use haul_soft::bulk::{Extent, FileRange, Sink, Source};
 use haul_soft::udt::{
-    Cipher, Identity, Link, LinkError, Listener, Options, Seal, Secret, Seq, Stats, connect,
+    Cipher, Identity, Link, LinkError, LinkOptions, Listener, Seal, Secret, Seq, Stats, connect,
     rendezvous,
 };
 use haul_udt::wire::{HEADER_LEN, SEALED_HEAD_LEN, SocketId};
@@ -84,8 +84,8 @@ impl Sink for Checked {
     }
 }
 
-fn options(seal: Option<u8>) -> Options {
-    let mut options = Options::default();
+fn options(seal: Option<u8>) -> LinkOptions {
+    let mut options = LinkOptions::default();
     options.seal = seal.map(|byte| Seal {
         secret: Secret::new([byte; 32]),
         cipher: Cipher::preferred(),
@@ -99,11 +99,11 @@ fn local() -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, 0))
 }
 
-fn listen(options: &Options) -> Listener {
+fn listen(options: &LinkOptions) -> Listener {
     Listener::bind(local(), options, [7; 16]).unwrap()
 }
 
-fn accept(listener: &mut Listener, options: &Options) -> Link {
+fn accept(listener: &mut Listener, options: &LinkOptions) -> Link {
     let accepted = listener.accept(None, &mut |_| Some(options.clone()));
     accepted.unwrap().unwrap().1
 }

@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use haul_cc::{Algorithm, Rate};
 use haul_soft::bulk::{Extent, FileRange, Sink, Source};
-use haul_soft::udt::{Identity, Link, LinkError, Listener, Options, Remote, Seq, Stats, connect};
+use haul_soft::udt::{
+    Identity, Link, LinkError, LinkOptions, Listener, Remote, Seq, Stats, connect,
+};
 use haul_udt::wire::SocketId;
 
 const BYTES: u64 = 24 << 20;
@@ -68,8 +70,8 @@ impl Sink for Slow {
     }
 }
 
-fn options() -> Options {
-    let mut options = Options::default();
+fn options() -> LinkOptions {
+    let mut options = LinkOptions::default();
     // Far less than what is in flight when the sink stalls.
     options.recv_buffer_bytes = 512 << 10;
     options.config.control = Algorithm::Fixed(Rate::from_bps(200_000_000));

@@ -10,7 +10,8 @@ use haul_io::file::Dir;
 
 use crate::entry::{EXTENTS_MAX, Entry, Extent, Extra, FileEntry, SMALL_MAX, What};
 use crate::fault::{Code, Fault};
-use crate::fs::entry::{Entry as Found, Kind, Stat};
+use crate::fs;
+use crate::fs::entry::{Kind, Stat};
 use crate::fs::extents::Extents;
 use crate::fs::meta::{Lost, Xattr, capture_xattrs};
 use crate::fs::path::Relative;
@@ -132,7 +133,7 @@ struct Scan {
 }
 
 impl Scan {
-    fn entry(&self, found: Found) -> Scanned {
+    fn entry(&self, found: fs::entry::Entry) -> Scanned {
         let below = found.path.clone();
         match self.offered(found) {
             Ok(Some(offered)) => Scanned::Entry(Box::new(offered)),
@@ -150,8 +151,8 @@ impl Scan {
         }
     }
 
-    fn offered(&self, found: Found) -> Result<Option<Offered>, Fault> {
-        let Found { path, kind, stat } = found;
+    fn offered(&self, found: fs::entry::Entry) -> Result<Option<Offered>, Fault> {
+        let fs::entry::Entry { path, kind, stat } = found;
         let what = match kind {
             Kind::File => What::File(self.file(&path, &stat)?),
             Kind::Directory => What::Directory,

@@ -446,7 +446,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::entry::{Entry, FileEntry, What as Kind};
+    use crate::entry::{Entry, FileEntry, What};
     use crate::fault::Code;
     use crate::fs::path::Relative;
     use crate::target::Found;
@@ -469,7 +469,7 @@ mod tests {
                 },
                 is_member: false,
                 mode: 0o600,
-                what: Kind::File(FileEntry::dense(size)),
+                what: What::File(FileEntry::dense(size)),
                 extra: None,
             };
             let policy = Policy {

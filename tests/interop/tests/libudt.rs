@@ -16,7 +16,7 @@ use haul_interop::relay::Relay;
 use haul_interop::{Tally, pattern};
 use haul_netem::{LinkConfig, LossModel, Reorder};
 use haul_soft::udt::plain::Socket;
-use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options};
+use haul_soft::udt::{self, Identity, Link, LinkError, LinkOptions, Listener};
 use haul_udt::Seq;
 use haul_udt::wire::{SocketId, SocketKind};
 
@@ -40,8 +40,8 @@ fn has_ipv6() -> bool {
     bound.is_ok()
 }
 
-fn options(kind: SocketKind) -> Options {
-    let mut options = Options::default();
+fn options(kind: SocketKind) -> LinkOptions {
+    let mut options = LinkOptions::default();
     options.config.kind = kind;
     options
 }

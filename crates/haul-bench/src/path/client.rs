@@ -9,7 +9,7 @@ use haul_report::machine::Machine;
 use haul_verbs::Device;
 
 use super::engine::StreamSet;
-use super::plan::{Engine, Plan};
+use super::plan::{Engine, PathPlan};
 use super::record::Run;
 use super::session::{Progress, Role, Session};
 use super::store::Files;
@@ -66,7 +66,7 @@ pub struct Found {
 /// The plan makes no sense; the server cannot be reached or refuses; a connection breaks.
 pub fn measure(
     config: &Config<'_>,
-    plan: &Plan,
+    plan: &PathPlan,
     progress: &dyn Fn(Progress),
 ) -> Result<Found, Fault> {
     plan.validate()?;
@@ -92,7 +92,7 @@ pub fn measure(
 
 fn converse(
     config: &Config<'_>,
-    plan: &Plan,
+    plan: &PathPlan,
     control: &Control,
     peer: SocketAddr,
     role: &Role,
@@ -134,7 +134,7 @@ fn converse(
 /// Opens the streams; they are open at the server too when this returns.
 fn connect(
     config: &Config<'_>,
-    plan: &Plan,
+    plan: &PathPlan,
     control: &Control,
     peer: SocketAddr,
     ports: &[u16],
@@ -187,7 +187,7 @@ fn connect(
 }
 
 /// Measures by the verbs benchmarks, and reports in the same format.
-fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
+fn verbs(config: &Config<'_>, plan: &PathPlan) -> Result<Found, Fault> {
     let for_a_time = || Fault::new(Code::Usage, "RDMA is measured for a time");
     let mut plan = plan.clone();
     let asked = plan.to_verbs().ok_or_else(for_a_time)?;
@@ -198,7 +198,7 @@ fn verbs(config: &Config<'_>, plan: &Plan) -> Result<Found, Fault> {
         plan.depth = plan.depth.min(most).max(1);
     }
     let verbs = plan.to_verbs().ok_or_else(for_a_time)?;
-    let config = crate::client::Config {
+    let config = crate::client::VerbsConfig {
         host: config.host.clone(),
         port: config.port,
         plan: verbs,

@@ -9,13 +9,13 @@ use haul_io::clock::thread_cpu;
 
 use super::account::{Datagrams, Sample, Sent};
 use super::failure::Failure;
-use super::plan::Plan;
+use super::plan::PathPlan;
 use super::store::{SinkStore, SourceStore};
 use super::tally::{Budget, Tally};
 
 /// State shared by the threads of a run.
-pub(crate) struct Run<'a> {
-    pub(crate) plan: &'a Plan,
+pub(crate) struct StreamRun<'a> {
+    pub(crate) plan: &'a PathPlan,
     pub(crate) budget: &'a Budget,
     pub(crate) tally: &'a Tally,
     /// The sender's count of sent data, once reported.
@@ -47,15 +47,15 @@ impl Announced {
 /// Connected streams. One thread sends or receives, another may sample or cancel.
 pub(crate) trait StreamSet: Sync {
     /// Sends until the budget is spent and the transport has taken all.
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure>;
+    fn send(&self, run: &StreamRun<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure>;
 
     /// Receives until the sender is done.
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure>;
+    fn receive(&self, run: &StreamRun<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure>;
 
     /// Makes `send` and `receive` end soon, with any error.
     fn cancel(&self);
 
-    /// The sender has reported that it is done ([`Run::announced`]).
+    /// The sender has reported that it is done ([`StreamRun::announced`]).
     fn peer_sent(&self) {}
 
     /// Payload that the peer has acknowledged so far, in order or not, bytes; none where the
@@ -75,9 +75,9 @@ pub(crate) struct Streams<T> {
     pub(crate) thread_ns: u64,
 }
 
-impl fmt::Debug for Run<'_> {
+impl fmt::Debug for StreamRun<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Run")
+        f.debug_struct("StreamRun")
             .field("plan", &self.plan)
             .finish_non_exhaustive()
     }

@@ -10,7 +10,7 @@ pub(crate) enum Failure {
     /// The sink's file could not be written.
     Sink(io::Error),
     /// The plan is not possible on this path.
-    Plan(&'static str),
+    PathPlan(&'static str),
     /// This host has no thread, memory or descriptor for it.
     System(io::Error),
     /// The path or the peer.

@@ -27,6 +27,6 @@ mod udt;
 pub mod verdict;
 
 pub use client::{Config, Devices, Found, measure};
-pub use plan::{Engine, Plan};
+pub use plan::{Engine, PathPlan};
 pub use session::Progress;
 pub use store::Files;

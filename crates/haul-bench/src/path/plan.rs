@@ -60,7 +60,7 @@ impl Engine {
         }
     }
 
-    /// Returns whether [`Plan::message`] applies.
+    /// Returns whether [`PathPlan::message`] applies.
     #[must_use]
     pub const fn has_messages(self) -> bool {
         !matches!(self, Self::Udt)
@@ -123,7 +123,7 @@ pub use verbs::Limit;
 
 /// The plan of a measurement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct PathPlan {
     /// What carries the bytes.
     pub engine: Engine,
     /// How TCP is given them.
@@ -180,7 +180,7 @@ pub enum PathLimit {
     Bytes(u64),
 }
 
-impl Plan {
+impl PathPlan {
     /// Memory to memory for ten seconds, on one stream.
     #[must_use]
     pub fn new(engine: Engine) -> Self {
@@ -433,7 +433,7 @@ mod tests {
     #[test]
     fn every_engine_has_a_plan_that_makes_sense() {
         for engine in ALL {
-            let plan = Plan::new(engine);
+            let plan = PathPlan::new(engine);
             assert_eq!(plan.validate(), Ok(()), "{engine:?}");
             let verbs = plan.to_verbs();
             assert_eq!(verbs.is_some(), engine.verbs().is_some());
@@ -445,15 +445,15 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        let wrong = |engine, change: fn(&mut Plan)| {
-            let mut plan = Plan::new(engine);
+        let wrong = |engine, change: fn(&mut PathPlan)| {
+            let mut plan = PathPlan::new(engine);
             change(&mut plan);
             plan.validate().unwrap_err().text
         };
         for (engine, change, text) in [
             (
                 Engine::Tcp,
-                (|p| p.message = 0) as fn(&mut Plan),
+                (|p| p.message = 0) as fn(&mut PathPlan),
                 "the message is 0",
             ),
             (Engine::Tcp, |p| p.streams = 0, "streams is 0"),
@@ -522,7 +522,7 @@ mod tests {
 
     #[test]
     fn messages_go_round_in_whole_messages() {
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         (plan.memory, plan.message) = (1000, 300);
         assert_eq!(plan.round(), 900);
         plan.message = 5000;

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::account::{Account, Received, Sent};
 use super::meter::{Hardware, Spent};
-use super::plan::{Engine, Plan};
+use super::plan::{Engine, PathPlan};
 use super::tally::STEP;
 use crate::plan::Op;
 use crate::report::{Cpu, Figure, Row};
@@ -30,7 +30,7 @@ pub struct Run {
     #[serde(default)]
     pub beside: Option<Beside>,
     /// The plan.
-    pub plan: Plan,
+    pub plan: PathPlan,
     /// From the first arrival to the last, or the requested time, without the omitted beginning.
     /// For TCP with an omitted beginning, by the sender's clock.
     pub seconds: f64,
@@ -232,7 +232,7 @@ pub struct Verdict {
 
 impl Run {
     /// The reports of both ends, before the verdict.
-    pub(crate) fn of(plan: &Plan, sender: &Account, receiver: &Account) -> Result<Self, Fault> {
+    pub(crate) fn of(plan: &PathPlan, sender: &Account, receiver: &Account) -> Result<Self, Fault> {
         let (Some(sent), Some(received)) = (&sender.sent, &receiver.received) else {
             return Err(Fault::protocol("the server has no account of its part"));
         };
@@ -274,7 +274,7 @@ impl Run {
     }
 
     /// The result of a verbs benchmark, before the verdict.
-    pub(crate) fn of_verbs(plan: &Plan, row: &Row) -> Result<Self, Fault> {
+    pub(crate) fn of_verbs(plan: &PathPlan, row: &Row) -> Result<Self, Fault> {
         let Figure::Bandwidth(bandwidth) = &row.figure else {
             return Err(Fault::new(
                 Code::Other,
@@ -395,7 +395,7 @@ struct Counted {
 }
 
 impl Counted {
-    fn of(plan: &Plan, sent: &Sent, received: &Received) -> Self {
+    fn of(plan: &PathPlan, sent: &Sent, received: &Received) -> Self {
         match &sent.acknowledged {
             Some(acknowledged) if plan.omit_ms > 0 && plan.engine == Engine::Tcp => Self {
                 bytes: acknowledged.bytes.min(sent.bytes),
@@ -407,7 +407,7 @@ impl Counted {
     }
 
     /// As the receiver counts.
-    fn received(plan: &Plan, received: &Received) -> Self {
+    fn received(plan: &PathPlan, received: &Received) -> Self {
         let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
         let steps = |ms: u64| usize::try_from(ms / step_ms).unwrap_or(usize::MAX);
         let seconds = |steps: usize| to_f64(steps as u64 * step_ms) / 1e3;
@@ -446,7 +446,7 @@ fn warnings(counted: &Counted, sent: &Sent) -> Vec<String> {
     warnings
 }
 
-fn intervals(plan: &Plan, counts: &[u64], end_of_all: f64) -> Vec<Interval> {
+fn intervals(plan: &PathPlan, counts: &[u64], end_of_all: f64) -> Vec<Interval> {
     let step_ms = u64::try_from(STEP.as_millis()).unwrap_or(1).max(1);
     let steps = usize::try_from(plan.interval_ms.div_ceil(step_ms))
         .unwrap_or(1)
@@ -466,7 +466,7 @@ fn intervals(plan: &Plan, counts: &[u64], end_of_all: f64) -> Vec<Interval> {
 }
 
 fn path_view(
-    plan: &Plan,
+    plan: &PathPlan,
     sent: &Sent,
     received: &Received,
     sender: &Account,
@@ -550,7 +550,7 @@ pub(crate) mod tests {
     /// A run of a second at a gigabit, limited by nothing that shows.
     pub(crate) fn run(engine: Engine) -> Run {
         let (sender, receiver) = accounts();
-        Run::of(&Plan::new(engine), &sender, &receiver)
+        Run::of(&PathPlan::new(engine), &sender, &receiver)
             .unwrap()
             .judged()
     }
@@ -606,7 +606,7 @@ pub(crate) mod tests {
         received.steps = vec![
             0, 0, 0, 0, 0, 25_000_000, 25_000_000, 25_000_000, 25_000_000, 25_000_000,
         ];
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         plan.omit_ms = 500;
         let run = Run::of(&plan, &sender, &receiver).unwrap();
         assert_eq!(
@@ -632,11 +632,11 @@ pub(crate) mod tests {
                 ns: NonZeroU64::new(500_000_000).unwrap(),
             })
         };
-        let figure = |plan: &Plan, sender: &Account| {
+        let figure = |plan: &PathPlan, sender: &Account| {
             let run = Run::of(plan, sender, &receiver).unwrap();
             (run.bytes, run.seconds)
         };
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         sender.sent.as_mut().unwrap().acknowledged = acknowledged(50_000_000);
         assert_eq!(figure(&plan, &sender), (125_000_000, 1.0));
         plan.omit_ms = 500;
@@ -655,7 +655,7 @@ pub(crate) mod tests {
         let (sender, mut receiver) = accounts();
         let received = receiver.received.as_mut().unwrap();
         (received.ns, received.steps) = (1_250_000_000, vec![10; 13]);
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         plan.interval_ms = 500;
         let run = Run::of(&plan, &sender, &receiver).unwrap();
         let ends: Vec<_> = run
@@ -675,7 +675,7 @@ pub(crate) mod tests {
             received: 990,
             ..Datagrams::default()
         });
-        let run = Run::of(&Plan::new(Engine::Udp), &sender, &receiver).unwrap();
+        let run = Run::of(&PathPlan::new(Engine::Udp), &sender, &receiver).unwrap();
         let lost = run.datagrams.unwrap();
         assert_eq!((lost.lost, lost.lost_percent), (10, 1.0));
         assert_eq!(run.path.retransmitted_bytes, None);
@@ -691,7 +691,7 @@ pub(crate) mod tests {
     #[test]
     fn an_end_without_an_account_is_at_fault() {
         let (sender, _) = accounts();
-        let fault = Run::of(&Plan::new(Engine::Tcp), &sender, &sender).unwrap_err();
+        let fault = Run::of(&PathPlan::new(Engine::Tcp), &sender, &sender).unwrap_err();
         assert_eq!(fault.code, Code::Protocol);
     }
 }

@@ -8,7 +8,7 @@ use haul_report::machine::Machine;
 
 use super::engine::StreamSet;
 use super::patience::Patience;
-use super::plan::{Engine, Plan};
+use super::plan::{Engine, PathPlan};
 use super::session::{Role, Session};
 use super::store::Files;
 use super::{tcp, udp, udt};
@@ -30,7 +30,7 @@ pub(crate) fn serve(
     means: &Means,
     control: &Control,
     own: IpAddr,
-    plan: &Plan,
+    plan: &PathPlan,
 ) -> Result<u64, Fault> {
     if plan.engine.verbs().is_some() {
         let text = "RDMA is asked for by another protocol";
@@ -61,7 +61,7 @@ fn open(
     means: &Means,
     control: &Control,
     ip: IpAddr,
-    plan: &Plan,
+    plan: &PathPlan,
 ) -> Result<Box<dyn StreamSet>, Fault> {
     let random = haul_io::random::bytes::<8>()
         .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use super::account::{Account, Acknowledged, Received, Sample, Sent};
-use super::engine::{Announced, Run, StreamSet, Streams};
+use super::engine::{Announced, StreamRun, StreamSet, Streams};
 use super::failure::Failure;
 use super::meter::Meter;
-use super::plan::{Medium, PathLimit, Plan};
+use super::plan::{Medium, PathLimit, PathPlan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::{Budget, Tally};
 use crate::control::{Control, Message};
@@ -30,7 +30,7 @@ pub(crate) enum Role {
 impl Role {
     /// The parts of an end of this plan.
     pub(crate) fn of(
-        plan: &Plan,
+        plan: &PathPlan,
         is_client: bool,
         files: &super::store::Files,
     ) -> Result<Self, Fault> {
@@ -59,7 +59,7 @@ enum Done {
 
 /// An end at work.
 pub(crate) struct Session<'a> {
-    pub(crate) plan: &'a Plan,
+    pub(crate) plan: &'a PathPlan,
     pub(crate) control: &'a Control,
     pub(crate) engine: &'a dyn StreamSet,
     pub(crate) role: &'a Role,
@@ -83,7 +83,7 @@ impl Session<'_> {
         };
         let tally = Tally::new(self.plan.streams);
         let (announced, datagrams) = (Announced::default(), Mutex::new(None));
-        let run = Run {
+        let run = StreamRun {
             plan: self.plan,
             budget: &budget,
             tally: &tally,
@@ -97,7 +97,7 @@ impl Session<'_> {
         result
     }
 
-    fn converse(&self, run: &Run<'_>) -> Result<(Account, Account), Fault> {
+    fn converse(&self, run: &StreamRun<'_>) -> Result<(Account, Account), Fault> {
         let meter = Meter::start();
         std::thread::scope(|scope| {
             let (sender, ended) = channel();
@@ -137,7 +137,7 @@ impl Session<'_> {
     /// The ends exchange their counters. The sender goes last: it works until all has arrived.
     fn settle(
         &self,
-        run: &Run<'_>,
+        run: &StreamRun<'_>,
         meter: &Meter,
         done: Done,
         mut reports: PeerReports,
@@ -204,7 +204,7 @@ impl Session<'_> {
         }
     }
 
-    fn received(&self, run: &Run<'_>, flush_ns: u64) -> Received {
+    fn received(&self, run: &StreamRun<'_>, flush_ns: u64) -> Received {
         let datagrams = run.datagrams.lock().unwrap_or_else(PoisonError::into_inner);
         Received {
             bytes: run.tally.bytes(),
@@ -221,7 +221,7 @@ impl Session<'_> {
     }
 
     /// Handles the peer's messages.
-    fn take_reports(&self, run: &Run<'_>, reports: &mut PeerReports) -> Result<(), Fault> {
+    fn take_reports(&self, run: &StreamRun<'_>, reports: &mut PeerReports) -> Result<(), Fault> {
         while let Some(message) = self.control.poll()? {
             match message {
                 Message::Interval { until_ms, bytes } => (self.progress)(Progress {
@@ -253,7 +253,7 @@ impl Session<'_> {
         match failure {
             Failure::Source(error) => Fault::file("cannot read the source's file", error),
             Failure::Sink(error) => Fault::file("cannot write the sink's file", error),
-            Failure::Plan(why) => Fault::new(Code::Usage, format!("{doing}: {why}")),
+            Failure::PathPlan(why) => Fault::new(Code::Usage, format!("{doing}: {why}")),
             Failure::System(error) => Fault::new(Code::Other, format!("{doing}: {error}")),
             Failure::Path(error) => Fault::new(Code::PeerGone, format!("{doing} failed: {error}")),
         }
@@ -282,7 +282,7 @@ struct Ticker<'a> {
 }
 
 impl<'a> Ticker<'a> {
-    fn new(session: &'a Session<'a>, run: &'a Run<'_>) -> Self {
+    fn new(session: &'a Session<'a>, run: &'a StreamRun<'_>) -> Self {
         Self {
             session,
             tally: run.tally,
@@ -411,7 +411,7 @@ mod tests {
     }
 
     impl StreamSet for Held {
-        fn send(&self, run: &Run<'_>, _: &SourceStore) -> Result<Streams<Sent>, Failure> {
+        fn send(&self, run: &StreamRun<'_>, _: &SourceStore) -> Result<Streams<Sent>, Failure> {
             while !run.budget.is_over() {
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -421,7 +421,7 @@ mod tests {
             })
         }
 
-        fn receive(&self, run: &Run<'_>, _: &SinkStore) -> Result<Streams<()>, Failure> {
+        fn receive(&self, run: &StreamRun<'_>, _: &SinkStore) -> Result<Streams<()>, Failure> {
             // The first byte is in order.
             run.tally.add(0, 1);
             std::thread::sleep(REPAIRED);
@@ -445,10 +445,10 @@ mod tests {
 
     /// The goodput of a stream by both ends' reports, bits per second.
     fn goodput_bps(omit_ms: u64) -> f64 {
-        let plan = Plan {
+        let plan = PathPlan {
             limit: PathLimit::TimeMs(700),
             omit_ms,
-            ..Plan::new(plan::Engine::Tcp)
+            ..PathPlan::new(plan::Engine::Tcp)
         };
         let (one, other) = crate::control::pair(Duration::from_secs(5));
         let engine = Held {

@@ -7,7 +7,7 @@ use haul_report::stats::Spread;
 use serde::Serialize;
 
 use super::document::{Document, Setting};
-use super::plan::{Medium, PathLimit, Plan, SendBy};
+use super::plan::{Medium, PathLimit, PathPlan, SendBy};
 use super::record::{End, Run, to_f64};
 use crate::plan::Connect;
 
@@ -59,7 +59,7 @@ pub fn verdict(run: &Run) -> String {
 
 /// A plan in words.
 #[must_use]
-pub fn plan(plan: &Plan) -> String {
+pub fn plan(plan: &PathPlan) -> String {
     let mut words = vec![plan.engine.name().to_owned()];
     match plan.send_by {
         SendBy::Write => {}

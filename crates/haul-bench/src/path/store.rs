@@ -13,7 +13,7 @@ use haul::fault::{Code, Fault};
 use haul_io::file::memory_file;
 
 use super::failure::Failure;
-use super::plan::{Medium, Plan};
+use super::plan::{Medium, PathPlan};
 
 /// A stream writes so much of the sink's file before it begins again, bytes.
 const SINK_ROUND: u64 = 1 << 30;
@@ -42,7 +42,7 @@ pub(crate) struct SourceStore {
 }
 
 impl SourceStore {
-    pub(crate) fn open(plan: &Plan, files: &Files) -> Result<Self, Fault> {
+    pub(crate) fn open(plan: &PathPlan, files: &Files) -> Result<Self, Fault> {
         let round = plan.round();
         let bytes = || pattern(usize::try_from(round).unwrap_or(0));
         match plan.source {
@@ -116,7 +116,7 @@ pub(crate) struct SinkStore {
 }
 
 impl SinkStore {
-    pub(crate) fn open(plan: &Plan, files: &Files) -> Result<Self, Fault> {
+    pub(crate) fn open(plan: &PathPlan, files: &Files) -> Result<Self, Fault> {
         let len = usize::try_from(plan.round()).unwrap_or(0);
         let memories = (0..plan.streams).map(|_| Mutex::new(vec![0; len]));
         let memories = memories.collect();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn a_sink_begins_again_at_its_end_and_streams_do_not_meet() {
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         (plan.sink, plan.streams) = (Medium::Ramdisk, 2);
         let mut sink = SinkStore::open(&plan, &Files::default()).unwrap();
         sink.round = 10;
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn an_end_without_a_file_reports_what_is_missing() {
-        let mut plan = Plan::new(Engine::Tcp);
+        let mut plan = PathPlan::new(Engine::Tcp);
         plan.source = Medium::File;
         let fault = SourceStore::open(&plan, &Files::default()).unwrap_err();
         assert!(fault.hint.unwrap().contains("--source-file"));

@@ -13,10 +13,10 @@ use haul_io::zero_copy::{Pipe, ZeroCopy};
 use socket2::SockRef;
 
 use super::account::{Sample, Sent, per_mille};
-use super::engine::{Run, StreamSet, Streams, each, open_all};
+use super::engine::{StreamRun, StreamSet, Streams, each, open_all};
 use super::failure::Failure;
 use super::patience::Patience;
-use super::plan::{Plan, ReceiveBy, STREAMS_MAX, SendBy};
+use super::plan::{PathPlan, ReceiveBy, STREAMS_MAX, SendBy};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Budget;
 
@@ -44,7 +44,7 @@ pub(crate) struct Tcp {
 impl Tcp {
     /// The client's side. Its limits: until the connections are open, and without acknowledgements.
     pub(crate) fn connect(
-        plan: &Plan,
+        plan: &PathPlan,
         server: SocketAddr,
         ticket: u64,
         (timeout, dead_after): (Duration, Duration),
@@ -71,7 +71,7 @@ impl Tcp {
 
     /// The server's side: waits for all streams. Connections without the ticket are dropped.
     pub(crate) fn accept(
-        plan: &Plan,
+        plan: &PathPlan,
         listener: &TcpListener,
         ticket: u64,
         patience: &Patience<'_>,
@@ -118,7 +118,7 @@ impl Tcp {
         Self::new(plan, streams, DEAD_AFTER)
     }
 
-    fn new(plan: &Plan, streams: Vec<TcpStream>, dead_after: Duration) -> Result<Self, Fault> {
+    fn new(plan: &PathPlan, streams: Vec<TcpStream>, dead_after: Duration) -> Result<Self, Fault> {
         for stream in &streams {
             configure(plan, stream, dead_after).map_err(|error| match &plan.congestion {
                 Some(name) if error.kind() == io::ErrorKind::NotFound => {
@@ -143,7 +143,7 @@ impl Tcp {
 }
 
 /// Prepares the server's listener: its buffers are those of connections that are still to come.
-pub(crate) fn prepare(plan: &Plan, listener: &TcpListener) -> io::Result<()> {
+pub(crate) fn prepare(plan: &PathPlan, listener: &TcpListener) -> io::Result<()> {
     // A connection that is gone again by the time it is accepted is not waited for.
     listener.set_nonblocking(true)?;
     plan.buffer
@@ -151,7 +151,7 @@ pub(crate) fn prepare(plan: &Plan, listener: &TcpListener) -> io::Result<()> {
 }
 
 fn connect_with_buffers(
-    plan: &Plan,
+    plan: &PathPlan,
     server: SocketAddr,
     timeout: Duration,
 ) -> io::Result<TcpStream> {
@@ -211,7 +211,7 @@ impl Silent {
     }
 }
 
-fn configure(plan: &Plan, stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
+fn configure(plan: &PathPlan, stream: &TcpStream, dead_after: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     tcp::detect_dead_peer(stream, dead_after)?;
     if let Some(name) = &plan.congestion {
@@ -224,7 +224,7 @@ fn configure(plan: &Plan, stream: &TcpStream, dead_after: Duration) -> io::Resul
 }
 
 impl StreamSet for Tcp {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
+    fn send(&self, run: &StreamRun<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(
             &self.streams,
@@ -269,7 +269,7 @@ impl StreamSet for Tcp {
         })
     }
 
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
+    fn receive(&self, run: &StreamRun<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
         each(
             &self.streams,
             || self.cancel(),
@@ -322,7 +322,7 @@ impl StreamSet for Tcp {
 }
 
 /// Later arrivals do not count.
-fn is_over(run: &Run<'_>) -> bool {
+fn is_over(run: &StreamRun<'_>) -> bool {
     run.plan
         .time_ms()
         .map(Duration::from_millis)
@@ -352,7 +352,7 @@ fn forgive(budget: &Budget, result: io::Result<()>) -> io::Result<()> {
 /// many there were.
 fn send(
     stream: &TcpStream,
-    run: &Run<'_>,
+    run: &StreamRun<'_>,
     source: &SourceStore,
     from: u64,
 ) -> Result<(u64, Option<(u64, u64)>), Failure> {
@@ -413,7 +413,7 @@ fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<()> {
 
 fn read(
     mut stream: &TcpStream,
-    run: &Run<'_>,
+    run: &StreamRun<'_>,
     sink: &SinkStore,
     index: usize,
     chunk: usize,
@@ -452,7 +452,7 @@ fn is_nothing(error: &io::Error) -> bool {
 
 fn splice(
     stream: &TcpStream,
-    run: &Run<'_>,
+    run: &StreamRun<'_>,
     sink: &SinkStore,
     index: usize,
 ) -> Result<(), Failure> {
@@ -501,7 +501,7 @@ mod tests {
     #[test]
     fn silent_connections_delay_no_stream() {
         let (_near, far) = control::pair(Duration::from_secs(60));
-        let plan = Plan::new(plan::Engine::Tcp);
+        let plan = PathPlan::new(plan::Engine::Tcp);
         let listener = tcp::listen(([127, 0, 0, 1], 0).into()).unwrap();
         prepare(&plan, &listener).unwrap();
         let address = listener.local_addr().unwrap();

@@ -18,10 +18,10 @@ use haul_io::poller::set_timer_slack_ns;
 use haul_io::udp::{RecvBatch, SEGMENTS_MAX, SUPER_PACKET_BYTES_MAX, UdpOptions, UdpSocket};
 
 use super::account::{Datagrams, Sample, Sent};
-use super::engine::{Run, StreamSet, Streams, each};
+use super::engine::{StreamRun, StreamSet, Streams, each};
 use super::failure::Failure;
 use super::patience::Patience;
-use super::plan::Plan;
+use super::plan::PathPlan;
 use super::store::{SinkStore, SourceStore};
 
 /// Rest after a call that failed: the next one may fail at once, too.
@@ -62,7 +62,7 @@ struct Flow {
 }
 
 /// Binds the server's sockets, at `port` and those behind it, or at any.
-pub(crate) fn bind(plan: &Plan, ip: IpAddr, port: u16) -> io::Result<Vec<UdpSocket>> {
+pub(crate) fn bind(plan: &PathPlan, ip: IpAddr, port: u16) -> io::Result<Vec<UdpSocket>> {
     let bind = |index: u16| {
         let port = if port == 0 {
             0
@@ -74,7 +74,7 @@ pub(crate) fn bind(plan: &Plan, ip: IpAddr, port: u16) -> io::Result<Vec<UdpSock
     (0..plan.streams).map(bind).collect()
 }
 
-fn options(plan: &Plan) -> UdpOptions {
+fn options(plan: &PathPlan) -> UdpOptions {
     let buffer = plan
         .buffer
         .map_or(BUFFER, |bytes| usize::try_from(bytes).unwrap_or(BUFFER));
@@ -90,7 +90,7 @@ impl Udp {
     /// The client's side: sends hellos until `heard` returns that the server has received all of
     /// them.
     pub(crate) fn connect(
-        plan: &Plan,
+        plan: &PathPlan,
         server: IpAddr,
         ports: &[u16],
         ticket: u64,
@@ -193,7 +193,7 @@ fn receive(socket: &UdpSocket, batch: &mut RecvBatch) -> usize {
 }
 
 impl StreamSet for Udp {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
+    fn send(&self, run: &StreamRun<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         each(
             &self.flows,
             || self.cancel(),
@@ -204,7 +204,7 @@ impl StreamSet for Udp {
         )
     }
 
-    fn receive(&self, run: &Run<'_>, _sink: &SinkStore) -> Result<Streams<()>, Failure> {
+    fn receive(&self, run: &StreamRun<'_>, _sink: &SinkStore) -> Result<Streams<()>, Failure> {
         let (all, arrivals) = (Mutex::new(Datagrams::default()), AtomicU64::new(0));
         let received = each(
             &self.flows,
@@ -241,7 +241,12 @@ impl Udp {
         Ok(())
     }
 
-    fn send_flow(&self, run: &Run<'_>, source: &SourceStore, flow: &Flow) -> Result<Sent, Failure> {
+    fn send_flow(
+        &self,
+        run: &StreamRun<'_>,
+        source: &SourceStore,
+        flow: &Flow,
+    ) -> Result<Sent, Failure> {
         let len = usize::try_from(run.plan.message)
             .unwrap_or(HEADER)
             .max(HEADER);
@@ -279,7 +284,7 @@ impl Udp {
                     // The error is about an earlier datagram.
                     Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {}
                     Err(error) if error.raw_os_error() == Some(EMSGSIZE) => {
-                        return Err(Failure::Plan(
+                        return Err(Failure::PathPlan(
                             "the datagram is longer than the path's packets: ask for a shorter --message",
                         ));
                     }
@@ -309,7 +314,7 @@ impl Udp {
 
     fn receive_flow(
         &self,
-        run: &Run<'_>,
+        run: &StreamRun<'_>,
         index: usize,
         flow: &Flow,
         arrivals: &AtomicU64,
@@ -367,7 +372,7 @@ struct Pace {
 }
 
 impl Pace {
-    fn new(plan: &Plan, len: usize) -> Self {
+    fn new(plan: &PathPlan, len: usize) -> Self {
         let most = (SUPER_PACKET_BYTES_MAX / len).clamp(1, SEGMENTS_MAX);
         let most = most.min(usize::try_from(plan.depth).unwrap_or(most));
         let most = if plan.gso { most } else { 1 };
@@ -474,7 +479,7 @@ mod tests {
 
     #[test]
     fn a_batch_holds_no_more_than_a_millisecond() {
-        let mut plan = Plan::new(plan::Engine::Udp);
+        let mut plan = PathPlan::new(plan::Engine::Udp);
         assert_eq!(
             (
                 Pace::new(&plan, 1000).segments,

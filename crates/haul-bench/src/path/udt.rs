@@ -11,15 +11,15 @@ use haul_cc::{Algorithm, Rate, Time};
 use haul_io::clock::Clock;
 use haul_soft::bulk::Sink;
 use haul_soft::udt::{
-    Connecting, Identity, Link, LinkError, Listener, Options, Remote, Request, Seq, Stats,
+    Connecting, Identity, Link, LinkError, LinkOptions, Listener, Remote, Request, Seq, Stats,
 };
 use haul_udt::wire::SocketId;
 
 use super::account::{Sample, Sent};
-use super::engine::{Run, StreamSet, Streams, each, open_all};
+use super::engine::{StreamRun, StreamSet, Streams, each, open_all};
 use super::failure::Failure;
 use super::patience::Patience;
-use super::plan::{PathLimit, Plan};
+use super::plan::{PathLimit, PathPlan};
 use super::store::{SinkStore, SourceStore};
 use super::tally::Tally;
 
@@ -36,7 +36,7 @@ pub(crate) struct Udt {
 impl Udt {
     /// The client's side. Its limits: until the connections are open, and without acknowledgements.
     pub(crate) fn connect(
-        plan: &Plan,
+        plan: &PathPlan,
         server: SocketAddr,
         ticket: u64,
         (timeout, dead_after): (Duration, Duration),
@@ -66,7 +66,7 @@ impl Udt {
     /// The server's side: waits for all streams. Connections without the ticket fail in the
     /// handshake.
     pub(crate) fn accept(
-        plan: &Plan,
+        plan: &PathPlan,
         listener: &mut Listener,
         ticket: u64,
         patience: &Patience<'_>,
@@ -113,7 +113,7 @@ impl Udt {
 }
 
 /// Listens for the client's connections.
-pub(crate) fn listen(plan: &Plan, address: SocketAddr) -> Result<Listener, Fault> {
+pub(crate) fn listen(plan: &PathPlan, address: SocketAddr) -> Result<Listener, Fault> {
     let secret = haul_io::random::bytes()
         .map_err(|error| Fault::new(Code::Other, format!("no random bytes: {error}")))?;
     Listener::bind(address, &options(plan), secret).map_err(|error| {
@@ -124,9 +124,9 @@ pub(crate) fn listen(plan: &Plan, address: SocketAddr) -> Result<Listener, Fault
     })
 }
 
-fn options(plan: &Plan) -> Options {
-    let mut options = Options::default();
-    // A name that is unknown has been refused by [`Plan::validate`].
+fn options(plan: &PathPlan) -> LinkOptions {
+    let mut options = LinkOptions::default();
+    // A name that is unknown has been refused by [`PathPlan::validate`].
     let named = plan.congestion.as_ref().and_then(|name| name.parse().ok());
     options.config.control = match plan.stream_rate_bps() {
         Some(rate) => Algorithm::Fixed(Rate::from_bps(rate)),
@@ -150,7 +150,7 @@ fn identity(ticket: u64, index: u16) -> Identity {
 }
 
 impl StreamSet for Udt {
-    fn send(&self, run: &Run<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
+    fn send(&self, run: &StreamRun<'_>, source: &SourceStore) -> Result<Streams<Sent>, Failure> {
         let begun = Instant::now();
         let sent = each(
             &self.links,
@@ -173,7 +173,7 @@ impl StreamSet for Udt {
         })
     }
 
-    fn receive(&self, run: &Run<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
+    fn receive(&self, run: &StreamRun<'_>, sink: &SinkStore) -> Result<Streams<()>, Failure> {
         each(
             &self.links,
             || self.cancel(),
@@ -232,7 +232,7 @@ fn settle(result: Result<(), LinkError>) -> Result<(), Failure> {
 }
 
 /// The payload of a stream.
-fn endless(plan: &Plan, source: &SourceStore, index: usize) -> io::Result<Endless> {
+fn endless(plan: &PathPlan, source: &SourceStore, index: usize) -> io::Result<Endless> {
     let (bytes, time) = match plan.limit {
         PathLimit::TimeMs(ms) => (None, Some(Duration::from_millis(ms))),
         PathLimit::Bytes(bytes) => {
@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn bytes_are_shared_out_among_streams() {
-        let mut plan = Plan::new(plan::Engine::Udt);
+        let mut plan = PathPlan::new(plan::Engine::Udt);
         (plan.streams, plan.limit) = (3, PathLimit::Bytes(11));
         let source = SourceStore::open(&plan, &Files::default()).unwrap();
         let ends: Vec<_> = (0..3)

@@ -8,7 +8,7 @@ use haul_report::stats::Spread;
 use super::Section;
 use super::steps::{equal_share, residual};
 use crate::path::document::{Document, Finding, Ratio};
-use crate::path::plan::{Engine, Medium, Plan};
+use crate::path::plan::{Engine, Medium, PathPlan};
 use crate::path::record::{Run, to_f64};
 use crate::path::record::{Stage, Verdict};
 use crate::plan::Connect;
@@ -453,7 +453,7 @@ fn connection_manager(runs: &[Run]) -> Option<Finding> {
     let (mut with, mut without) = (Vec::new(), Vec::new());
     for run in runs.iter().filter(|run| run.plan.connect == Connect::Cm) {
         let twin = runs.iter().find(|other| {
-            let plan = Plan {
+            let plan = PathPlan {
                 connect: Connect::Exchange,
                 ..run.plan.clone()
             };

@@ -19,39 +19,19 @@ use std::time::{Duration, Instant};
 use haul::fault::{Code, Fault};
 
 use crate::path::document::Document;
-use crate::path::plan::{Engine, PathLimit, Plan};
+use crate::path::plan::{Engine, PathLimit, PathPlan};
 use crate::path::record::{Beside, Run};
 use crate::path::{Config, measure};
 use schedule::{ALL_RAMP, Schedule, omitted};
-pub use steps::{Cross, Section, Step, steps};
+use steps::LEAD;
+pub use steps::{Cross, Options, Section, Step, steps};
 
-/// Other traffic begins so much earlier, and ends so much later.
-const LEAD: Duration = Duration::from_millis(500);
 /// A first run, which measures the RTT and the time to connect, and does not count.
 const PROBE: Duration = Duration::from_millis(600);
 
 /// The least time in which a profile measures anything: a first run, and one that counts, on a path
 /// without delay.
 pub const LEAST: Duration = Duration::from_secs(3);
-
-/// The extent of a profile.
-#[derive(Debug, Clone)]
-pub struct Options {
-    /// Its parts.
-    pub sections: Vec<Section>,
-    /// The reliable engines that are compared.
-    pub engines: Vec<Engine>,
-    /// All of it takes no longer.
-    pub budget: Duration,
-    /// Repetitions of the stability profile.
-    pub repetitions: u32,
-    /// The disks of both ends are measured too: the source's file is named.
-    pub source_file: bool,
-    /// The server has a sink file.
-    pub sink_file: bool,
-    /// Every number of streams and every message size.
-    pub full: bool,
-}
 
 /// Follows a profile.
 pub trait Observer {
@@ -122,10 +102,10 @@ fn probe(config: &Config<'_>, steps: &[Step]) -> Result<Option<Duration>, Fault>
     else {
         return Ok(None);
     };
-    let plan = Plan {
+    let plan = PathPlan {
         limit: PathLimit::TimeMs(milliseconds(PROBE)),
         interval_ms: 100,
-        ..Plan::new(engine)
+        ..PathPlan::new(engine)
     };
     let found = measure(config, &plan, &|_| {})?;
     let ms = found.run.path.rtt_min_ms;
@@ -168,7 +148,7 @@ fn take(
 }
 
 /// The plan for so long, without its ramp.
-fn timed(plan: &Plan, time: Duration, rtt: Option<Duration>) -> Plan {
+fn timed(plan: &PathPlan, time: Duration, rtt: Option<Duration>) -> PathPlan {
     // Arrivals are counted by tenths of a second.
     let tenths = |time: Duration| milliseconds(time) / 100 * 100;
     let omit = if plan.engine.verbs().is_some() {
@@ -176,7 +156,7 @@ fn timed(plan: &Plan, time: Duration, rtt: Option<Duration>) -> Plan {
     } else {
         tenths(omitted(time, rtt))
     };
-    Plan {
+    PathPlan {
         limit: PathLimit::TimeMs(tenths(time)),
         omit_ms: omit,
         interval_ms: 200,
@@ -191,8 +171,8 @@ fn milliseconds(time: Duration) -> u64 {
 /// Measures while other traffic goes.
 fn with_traffic(
     config: &Config<'_>,
-    plan: &Plan,
-    other: &Plan,
+    plan: &PathPlan,
+    other: &PathPlan,
     cross: &Cross,
     capacity: f64,
 ) -> Result<(crate::path::Found, Option<Beside>), Fault> {

@@ -4,9 +4,30 @@ use std::time::Duration;
 
 use haul_report::axis::{bytes, rate};
 
-use super::{LEAD, Options};
-use crate::path::plan::{Engine, Medium, PathLimit, Plan};
+use crate::path::plan::{Engine, Medium, PathLimit, PathPlan};
 use crate::plan::SIZE_MAX;
+
+/// Other traffic begins so much earlier, and ends so much later.
+pub(super) const LEAD: Duration = Duration::from_millis(500);
+
+/// The extent of a profile.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Its parts.
+    pub sections: Vec<Section>,
+    /// The reliable engines that are compared.
+    pub engines: Vec<Engine>,
+    /// All of it takes no longer.
+    pub budget: Duration,
+    /// Repetitions of the stability profile.
+    pub repetitions: u32,
+    /// The disks of both ends are measured too: the source's file is named.
+    pub source_file: bool,
+    /// The server has a sink file.
+    pub sink_file: bool,
+    /// Every number of streams and every message size.
+    pub full: bool,
+}
 
 /// A part of a profile.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +77,7 @@ pub struct Step {
     /// The part that it belongs to.
     pub section: Section,
     /// The measurement; its duration is decided later.
-    pub plan: Plan,
+    pub plan: PathPlan,
     /// The other traffic.
     pub cross: Option<Cross>,
     /// Which repetition, from 0.
@@ -77,7 +98,7 @@ mod rank {
 }
 
 impl Step {
-    fn new(section: Section, plan: Plan) -> Self {
+    fn new(section: Section, plan: PathPlan) -> Self {
         Self {
             section,
             plan,
@@ -143,7 +164,7 @@ pub enum Cross {
 
 impl Cross {
     /// Returns its plan; `None` if the path's capacity, bits per second, is unknown.
-    pub(super) fn plan(self, capacity: f64, time: Duration) -> Option<Plan> {
+    pub(super) fn plan(self, capacity: f64, time: Duration) -> Option<PathPlan> {
         let mut plan = match self {
             Self::Udp(_) => {
                 #[expect(
@@ -152,18 +173,18 @@ impl Cross {
                     reason = "a rate"
                 )]
                 let rate = self.level(capacity) as u64;
-                Plan {
+                PathPlan {
                     rate_bps: Some(rate)
                         .filter(|rate| *rate > 0)
                         .map(|rate| rate.max(1_000)),
-                    ..Plan::new(Engine::Udp)
+                    ..PathPlan::new(Engine::Udp)
                 }
             }
-            Self::Tcp(flows) => Plan {
+            Self::Tcp(flows) => PathPlan {
                 streams: flows,
-                ..Plan::new(Engine::Tcp)
+                ..PathPlan::new(Engine::Tcp)
             },
-            Self::Rdma => Plan::new(Engine::IwarpUdt),
+            Self::Rdma => PathPlan::new(Engine::IwarpUdt),
         };
         plan.limit = PathLimit::TimeMs(u64::try_from(time.as_millis()).ok()?);
         plan.beside = true;
@@ -222,7 +243,7 @@ pub fn steps(options: &Options) -> Vec<Step> {
             };
             steps.extend(options.engines.iter().map(|engine| Step {
                 repetition,
-                ..Step::new(Section::Stability, Plan::new(*engine)).ranked(rank)
+                ..Step::new(Section::Stability, PathPlan::new(*engine)).ranked(rank)
             }));
         }
     }
@@ -241,9 +262,9 @@ fn by_streams(options: &Options) -> Vec<Step> {
     let counts: &[u16] = if options.full { &all } else { &some };
     let engines = options.engines.iter();
     let step = |engine: &Engine, streams: u16| {
-        let plan = Plan {
+        let plan = PathPlan {
             streams,
-            ..Plan::new(*engine)
+            ..PathPlan::new(*engine)
         };
         Step::new(Section::Streams, plan).ranked(match streams {
             1 | 4 | 16 => rank::FIRST,
@@ -268,12 +289,12 @@ fn by_message(options: &Options) -> Vec<Step> {
         sizes.push(SIZE_MAX);
     }
     let step = |engine: Engine, message: u32| {
-        let plan = Plan {
+        let plan = PathPlan {
             message,
             // RDMA takes no more memory for long messages than for short ones.
             depth: ((64 << 20) / message).clamp(4, 128),
             memory: u64::from(message).max(512 << 10),
-            ..Plan::new(engine)
+            ..PathPlan::new(engine)
         };
         Step::new(Section::Messages, plan).ranked(match message.ilog2() {
             6 | 12 | 18 => rank::FIRST,
@@ -296,11 +317,11 @@ fn grid(options: &Options) -> Vec<Step> {
         (&[1, 4, 16], &[8, 14, 17, 20])
     };
     let step = |streams: u16, power: u32| {
-        let plan = Plan {
+        let plan = PathPlan {
             streams,
             message: 1 << power,
             memory: 1 << power.max(19),
-            ..Plan::new(Engine::Tcp)
+            ..PathPlan::new(Engine::Tcp)
         };
         Step::new(Section::Grid, plan).ranked(rank::GRID)
     };
@@ -336,7 +357,7 @@ fn cross(options: &Options) -> Vec<Step> {
             Cross::Rdma,
         ]
     };
-    let alone = |engine: Engine| Step::new(Section::Cross, Plan::new(engine));
+    let alone = |engine: Engine| Step::new(Section::Cross, PathPlan::new(engine));
     let step = |engine: Engine, level: Cross| Step {
         cross: Some(level),
         ..alone(engine).ranked(match level {
@@ -361,12 +382,12 @@ fn stages(options: &Options) -> Vec<Step> {
         return Vec::new();
     }
     let step = |source: Medium, sink: Medium| {
-        let plan = Plan {
+        let plan = PathPlan {
             source,
             sink,
             message: 1 << 20,
             memory: 1 << 20,
-            ..Plan::new(Engine::Tcp)
+            ..PathPlan::new(Engine::Tcp)
         };
         Step::new(Section::Stages, plan)
     };

@@ -4,14 +4,16 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Args as ClapArgs, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use haul::fs::filter::Action;
 
-use super::{FailedTo, Path, Through, trust};
+use super::through::ThroughArgs;
+use super::transfer::{ChannelArgs, FailedTo};
+use super::trust;
 use crate::quantity::duration;
 
 /// How to reach a server for a listing.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Reach {
     #[arg(
         long,
@@ -30,13 +32,13 @@ pub(crate) struct Reach {
     #[command(flatten)]
     pub(crate) ssh: trust::Ssh,
     #[command(flatten)]
-    pub(crate) through: Through,
+    pub(crate) through: ThroughArgs,
 }
 
 impl Reach {
     /// Returns the options of a transfer with these values.
-    pub(crate) fn path(&self) -> Path {
-        Path {
+    pub(crate) fn path(&self) -> ChannelArgs {
+        ChannelArgs {
             port: self.port,
             channel: None,
             streams: 1,
@@ -48,7 +50,7 @@ impl Reach {
     }
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(override_usage = "haul ls [OPTIONS] HOST:PATH", after_help = LS_EXAMPLES)]
 pub(crate) struct Ls {
     /// A directory or file: [USER@]HOST:PATH by ssh, or haul://HOST[:PORT]/PATH at a server
@@ -71,7 +73,7 @@ Examples:
   haul ls host:campaign/                         by ssh
   haul ls -R --exclude '*.tmp' haul://host/data  all below, at a server of haul serve";
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(override_usage = "haul verify [OPTIONS] SOURCE DESTINATION", after_help = VERIFY_EXAMPLES)]
 pub(crate) struct Verify {
     /// Tree or file; one of SOURCE and DESTINATION is local, the other [USER@]HOST:PATH or
@@ -108,7 +110,7 @@ Examples:
 Exit code 11 if an entry of the source is missing or different at the destination";
 
 /// Which entries of directory trees to take.
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Choose {
     #[command(flatten)]
     pub(crate) rules: Rules,
@@ -147,7 +149,7 @@ impl FromArgMatches for Rules {
     }
 }
 
-impl ClapArgs for Rules {
+impl Args for Rules {
     fn augment_args(command: Command) -> Command {
         let option = |name: &'static str, help: &'static str| {
             Arg::new(name)

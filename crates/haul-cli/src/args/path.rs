@@ -3,17 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Parser, ValueEnum};
-use haul_bench::path::plan::{self, MESSAGE_MAX, PathLimit, Plan, STREAMS_MAX};
+use clap::{Args, CommandFactory as _, Parser, ValueEnum};
+use haul_bench::path::plan::{self, MESSAGE_MAX, PathLimit, PathPlan, STREAMS_MAX};
 
-use super::Output;
+use super::explain::explain;
 use super::rdma::{Device, Op};
+use super::transfer::OutputArgs;
 use super::trust::ClientTrust;
 use crate::quantity::{bytes, duration, rate};
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Run {
+pub(crate) struct BenchRun {
     /// The server: HOST, HOST:PORT or [ADDRESS]:PORT
     pub(crate) host: String,
     #[command(flatten)]
@@ -30,7 +31,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -42,7 +43,7 @@ Examples:
   haul bench run host --send sendfile --source ramdisk --vs '--send write'";
 
 /// How the server is reached.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct ServerArgs {
     /// TCP port of the server
     #[arg(long, short, default_value_t = haul_bench::DEFAULT_PORT)]
@@ -66,7 +67,7 @@ pub(crate) struct ServerArgs {
 }
 
 /// The options of a plan that were given.
-#[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
 pub(crate) struct Options {
     /// Protocol engine [default: tcp]
     #[arg(long, short, value_enum)]
@@ -145,7 +146,7 @@ impl Options {
         match Vs::try_parse_from(text.split_whitespace()) {
             Ok(vs) => Ok(vs.options),
             Err(error) => {
-                let text = super::explain(error).to_string();
+                let text = explain(error, &Vs::command()).to_string();
                 let first = text.lines().next().unwrap_or("it makes no sense");
                 Err(first.trim_start_matches("error: ").to_owned())
             }
@@ -182,9 +183,9 @@ impl Options {
     }
 
     /// The whole plan.
-    pub(crate) fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> PathPlan {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let base = Plan::new(self.engine.unwrap_or(Engine::Tcp).into());
+        let base = PathPlan::new(self.engine.unwrap_or(Engine::Tcp).into());
         let send_by = self.send.map_or(base.send_by, plan::SendBy::from);
         let source = match (self.source, send_by) {
             (Some(source), _) => source.into(),
@@ -193,7 +194,7 @@ impl Options {
         };
         let limit = self.time.map(|time| PathLimit::TimeMs(ms(time)));
         let limit = limit.or_else(|| self.bytes.map(PathLimit::Bytes));
-        Plan {
+        PathPlan {
             send_by,
             receive_by: self.receive.map_or(base.receive_by, plan::ReceiveBy::from),
             source,

@@ -4,15 +4,15 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args as ClapArgs, Command, FromArgMatches, ValueEnum};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use haul_bench::plan::DEPTH_MAX;
 
-use super::Output;
 use super::path::{Connect, Engine, ServerArgs};
 use super::rdma::size;
+use super::transfer::OutputArgs;
 use crate::quantity::{duration, rate, short_time};
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Profile {
     // First: those that follow take their values away.
@@ -63,7 +63,7 @@ pub(crate) struct Profile {
     #[arg(long, hide = true)]
     pub(crate) inside: bool,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 /// The options that were given: the others have their defaults.
@@ -83,7 +83,7 @@ impl FromArgMatches for Given {
     }
 }
 
-impl ClapArgs for Given {
+impl Args for Given {
     fn augment_args(command: Command) -> Command {
         command
     }
@@ -129,14 +129,14 @@ impl Profile {
 }
 
 /// The options of a part of a command line.
-fn options_of<T: ClapArgs>() -> Vec<String> {
+fn options_of<T: Args>() -> Vec<String> {
     let command = T::augment_args(Command::new(""));
     let options = command.get_arguments();
     options.map(|option| option.get_id().to_string()).collect()
 }
 
 /// The paths of `--emulate`.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Emulated {
     /// Rate of the paths
     #[arg(long, value_parser = rate, value_name = "RATE", default_value = "500Mbit", requires = "emulate")]
@@ -237,7 +237,7 @@ impl From<Part> for haul_bench::profile::Section {
     }
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Doctor {
     /// Also check which ports of HAUL_PORT_RANGE the path to this host lets through, by ssh:
     /// [USER@]HOST:
@@ -266,7 +266,7 @@ pub(crate) struct Doctor {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Report {
     /// Results: a directory of --out, or the results.json in it
     pub(crate) a: PathBuf,

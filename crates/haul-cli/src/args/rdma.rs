@@ -4,14 +4,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
 use haul_bench::plan::{DEPTH_MAX, POST_LIST_MAX, QPS_MAX, SIZE_MAX};
 
+use super::transfer::{Channel, OutputArgs};
 use super::trust::ServerTrust;
-use super::{Channel, Output};
 use crate::quantity::{bytes, duration, rate};
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(
     subcommand_negates_reqs = true,
     args_conflicts_with_subcommands = true,
@@ -138,17 +138,17 @@ pub(crate) struct Rdma {
     #[arg(long, value_parser = duration, value_name = "TIME", default_value = "20s")]
     pub(crate) peer_timeout: Duration,
     #[command(flatten)]
-    pub(crate) output: Output,
+    pub(crate) output: OutputArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum RdmaKind {
     /// Serve clients, one at a time
-    Serve(Serve),
+    Serve(BenchServe),
 }
 
-#[derive(Debug, ClapArgs)]
-pub(crate) struct Serve {
+#[derive(Debug, Args)]
+pub(crate) struct BenchServe {
     #[arg(
         long,
         value_name = "ADDR:PORT",
@@ -192,7 +192,7 @@ pub(crate) struct Serve {
 }
 
 /// The RDMA device.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Device {
     /// Provider: soft, or ibv:NAME for the libibverbs device NAME
     #[arg(long, value_name = "PROVIDER", default_value = "soft")]
@@ -220,7 +220,7 @@ impl Default for Device {
 }
 
 /// Options of the software provider that both ends need alike.
-#[derive(Debug, Clone, Copy, ClapArgs)]
+#[derive(Debug, Clone, Copy, Args)]
 pub(crate) struct Wire {
     /// Do not send or request CRCs
     #[arg(long)]

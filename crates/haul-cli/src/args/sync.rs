@@ -2,12 +2,12 @@
 
 use std::ffi::OsString;
 
-use clap::Args as ClapArgs;
+use clap::Args;
 
-use super::Transfer;
 use super::list::Rules;
+use super::transfer::Transfer;
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 #[command(override_usage = "haul sync [OPTIONS] SOURCE DESTINATION/", after_help = SYNC_EXAMPLES)]
 pub(crate) struct Sync {
     /// A directory; SOURCE/. is what is in it. One of both operands is local, the other is

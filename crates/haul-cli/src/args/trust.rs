@@ -3,14 +3,14 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 use haul::ports::Ports;
 use haul_control::identity::PublicKey;
 
 use crate::quantity::duration;
 
 /// Who a client is, and which servers it accepts.
-#[derive(Debug, Clone, Default, ClapArgs)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ClientTrust {
     /// This client's private key [default: ~/.config/haul/key.pem, if it exists]
     #[arg(
@@ -76,7 +76,7 @@ impl ClientTrust {
 }
 
 /// Which clients a server accepts, and who it is.
-#[derive(Debug, Clone, Default, ClapArgs)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct ServerTrust {
     /// The clients that have access, one to a line; read again at SIGHUP [default:
     /// ~/.config/haul/authorized_keys, of root /etc/haul/authorized_keys]
@@ -121,7 +121,7 @@ impl ServerTrust {
 }
 
 /// How ssh is run.
-#[derive(Debug, Clone, ClapArgs)]
+#[derive(Debug, Clone, Args)]
 pub(crate) struct Ssh {
     /// The ssh command and its first arguments, separated by blanks
     #[arg(
@@ -154,14 +154,14 @@ pub(crate) struct Ssh {
     pub(crate) via_ssh: bool,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Agent {
     /// Serve the client on stdin and stdout
     #[arg(long, required = true)]
     pub(crate) stdio: bool,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct Receive {
     /// Where the files go
     #[arg(default_value = ".")]
@@ -197,7 +197,7 @@ pub(crate) enum Key {
     Forget(KeyForget),
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct KeyFile {
     /// The private key [default: ~/.config/haul/key.pem]
     #[arg(long, value_name = "FILE", env = "HAUL_KEY")]
@@ -207,7 +207,7 @@ pub(crate) struct KeyFile {
     pub(crate) server: bool,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct KeyTrust {
     /// The server: haul://HOST[:PORT]
     #[arg(value_name = "haul://HOST[:PORT]")]
@@ -217,7 +217,7 @@ pub(crate) struct KeyTrust {
     pub(crate) key: PublicKey,
 }
 
-#[derive(Debug, ClapArgs)]
+#[derive(Debug, Args)]
 pub(crate) struct KeyForget {
     /// The server: haul://HOST[:PORT]
     #[arg(value_name = "haul://HOST[:PORT]")]

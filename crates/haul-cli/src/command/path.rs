@@ -9,7 +9,7 @@ use haul::fault::{Code, Fault};
 use haul_bench::path::document::{Document, Kind, Setting};
 use haul_bench::path::{Config, measure, show};
 
-use crate::args::path::{Options, Run, ServerArgs};
+use crate::args::path::{BenchRun, Options, ServerArgs};
 use crate::operand::host_and_port;
 use crate::output::path::PathOutput;
 use crate::{provider, trust};
@@ -18,7 +18,7 @@ use crate::{provider, trust};
 const REPEAT_VS: u32 = 3;
 
 /// Measures.
-pub(crate) fn run(args: &Run) -> ExitCode {
+pub(crate) fn run(args: &BenchRun) -> ExitCode {
     let output = Arc::new(PathOutput::new(args.output));
     match output.watch().and_then(|()| run_all(args, &output)) {
         Ok(document) => output.finish(&document),
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Run) -> ExitCode {
     }
 }
 
-fn run_all(args: &Run, output: &PathOutput) -> Result<Document, Fault> {
+fn run_all(args: &BenchRun, output: &PathOutput) -> Result<Document, Fault> {
     let settings = settings(args)?;
     let repeat = args
         .repeat
@@ -65,7 +65,7 @@ fn run_all(args: &Run, output: &PathOutput) -> Result<Document, Fault> {
 }
 
 /// The settings with their labels; every one makes sense.
-fn settings(args: &Run) -> Result<Vec<(&'static str, Options)>, Fault> {
+fn settings(args: &BenchRun) -> Result<Vec<(&'static str, Options)>, Fault> {
     let mut settings = vec![("A", args.options.clone())];
     if let Some(text) = &args.vs {
         let vs = Options::parse_words(text)

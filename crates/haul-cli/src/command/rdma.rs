@@ -18,7 +18,7 @@ use haul_control::trust::ServerConfig;
 use super::fail;
 use super::listen::Listen;
 use crate::args::Channel;
-use crate::args::rdma::{self, Rdma, RdmaKind, Serve};
+use crate::args::rdma::{self, BenchServe, Rdma, RdmaKind};
 use crate::interrupt;
 use crate::operand::{host_and_port, listen_address};
 use crate::output::rdma::RdmaOutput;
@@ -51,7 +51,7 @@ pub(crate) fn run(args: Rdma) -> ExitCode {
 }
 
 /// Serves until it is ended.
-pub(crate) fn serve(args: Serve) -> ExitCode {
+pub(crate) fn serve(args: BenchServe) -> ExitCode {
     match bind(&args) {
         Ok(server) => {
             server.run();
@@ -65,7 +65,7 @@ fn measure(args: &Rdma, output: &RdmaOutput) -> Result<Summary, Fault> {
     let plan = plan(args)?;
     let (host, port) = host_and_port(args.host.as_deref().unwrap_or_default());
     let port = port.unwrap_or(args.port);
-    let config = client::Config {
+    let config = client::VerbsConfig {
         control: trust::of_bench(&args.trust, &host, port)?,
         host,
         port,
@@ -177,7 +177,7 @@ fn powers_of_two(range: &std::ops::RangeInclusive<u32>) -> Vec<u32> {
         .collect()
 }
 
-fn bind(args: &Serve) -> Result<Server, Fault> {
+fn bind(args: &BenchServe) -> Result<Server, Fault> {
     const EXPOSURE: &str = "everybody is admitted: whoever reaches this port can use this machine's \
                             processor and memory";
     let files = match args.trust.names_clients() || needs_clients(args)? {
@@ -203,7 +203,7 @@ fn bind(args: &Serve) -> Result<Server, Fault> {
 }
 
 /// Returns whether other hosts reach the server, and not everybody is to be admitted.
-fn needs_clients(args: &Serve) -> Result<bool, Fault> {
+fn needs_clients(args: &BenchServe) -> Result<bool, Fault> {
     if args.trust.allow_insecure {
         return Ok(false);
     }
@@ -233,7 +233,7 @@ pub(crate) fn service(log: Log, audit: Option<Audit>) -> Arc<Bench> {
     })
 }
 
-fn config(args: &Serve) -> Config {
+fn config(args: &BenchServe) -> Config {
     let device = args.device.clone();
     let log: Log = if args.quiet {
         Arc::new(|_| {})

@@ -82,7 +82,7 @@ impl Through {
     /// # Errors
     /// In one line, with the hop that is the reason and what to do.
     pub(crate) fn start(
-        args: &args::Through,
+        args: &args::ThroughArgs,
         patience: Duration,
         goes_on: impl FnMut() -> bool,
         say: impl Fn(&str) + Send + 'static,
@@ -213,7 +213,7 @@ impl Dialer for Through {
     }
 }
 
-fn means(args: &args::Through) -> Result<ClientMeans, Fault> {
+fn means(args: &args::ThroughArgs) -> Result<ClientMeans, Fault> {
     let tls = (
         &args.gateway_tls_certificate,
         &args.gateway_tls_key,

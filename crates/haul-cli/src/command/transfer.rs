@@ -238,10 +238,10 @@ fn resolve_get(args: &Get) -> Result<Wanted, Fault> {
 /// How a host is reached.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Reach<'a> {
-    pub(super) path: &'a args::Path,
+    pub(super) path: &'a args::ChannelArgs,
     pub(super) trust: &'a args::trust::ClientTrust,
     pub(super) ssh: &'a args::trust::Ssh,
-    pub(super) through: &'a args::Through,
+    pub(super) through: &'a args::ThroughArgs,
     pub(super) give_up_after: Option<Duration>,
     pub(super) bwlimit: Option<&'a Bwlimit>,
     pub(super) is_quiet: bool,

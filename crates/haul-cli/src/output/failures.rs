@@ -1,7 +1,7 @@
 //! Entries of trees that failed: a line for each, and a file of their paths.
 
 use std::io::{self, Write};
-use std::path::{Path as File, PathBuf};
+use std::path::{Path, PathBuf};
 
 use haul::fault::Fault;
 use haul::printable;
@@ -77,11 +77,11 @@ impl PathList {
     }
 }
 
-fn cannot_write(path: &File, error: &io::Error) -> Fault {
+fn cannot_write(path: &Path, error: &io::Error) -> Fault {
     Fault::file(&format!("cannot write '{}'", shown(path)), error)
 }
 
-fn shown(path: &File) -> String {
+fn shown(path: &Path) -> String {
     printable(path.as_os_str().as_encoded_bytes())
 }
 
@@ -145,7 +145,7 @@ impl Failures {
             }
         }
         let listed = self.listed.iter().map(|(path, fault)| {
-            json!({ "path": Path::new(path), "code": fault.code.name(), "text": fault.text })
+            json!({ "path": PathText::new(path), "code": fault.code.name(), "text": fault.text })
         });
         Some(listed.collect())
     }
@@ -153,13 +153,13 @@ impl Failures {
 
 /// A path for JSON: text, or base64 where it is not UTF-8.
 #[derive(Debug, Serialize)]
-pub(super) struct Path {
+pub(super) struct PathText {
     name: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     name_b64: Option<String>,
 }
 
-impl Path {
+impl PathText {
     pub(super) fn new(path: &[u8]) -> Self {
         Self {
             name: printable(path),

@@ -98,11 +98,11 @@ impl Deletion {
         let failed = outcome
             .failures
             .iter()
-            .map(|(at, why)| json!({ "path": failures::Path::new(at), "text": why }));
+            .map(|(at, why)| json!({ "path": failures::PathText::new(at), "text": why }));
         object["deletion"] = json!({
             "deleted": outcome.deleted,
             "protected": plan.protected,
-            "not_empty": outcome.not_empty.iter().map(|at| failures::Path::new(at)).collect::<Vec<_>>(),
+            "not_empty": outcome.not_empty.iter().map(|at| failures::PathText::new(at)).collect::<Vec<_>>(),
             "failed": failed.collect::<Vec<_>>(),
         });
     }
@@ -122,7 +122,7 @@ pub(crate) struct Output {
     schema: &'static str,
     /// How to go on after an interrupt.
     resume: &'static str,
-    options: args::Output,
+    options: args::OutputArgs,
     begun: Instant,
     state: Mutex<State>,
     ending: Ending,
@@ -137,15 +137,15 @@ struct State {
 }
 
 impl Output {
-    pub(crate) fn transfer(options: args::Output) -> Self {
+    pub(crate) fn transfer(options: args::OutputArgs) -> Self {
         Self::new(TRANSFER_SCHEMA, RESUME, options)
     }
 
-    pub(crate) fn bench(options: args::Output) -> Self {
+    pub(crate) fn bench(options: args::OutputArgs) -> Self {
         Self::new(BENCH_SCHEMA, MEASURE_AGAIN, options)
     }
 
-    fn new(schema: &'static str, resume: &'static str, options: args::Output) -> Self {
+    fn new(schema: &'static str, resume: &'static str, options: args::OutputArgs) -> Self {
         let begun = Instant::now();
         let state = State {
             progress: Progress::new(options.quiet),
@@ -370,7 +370,7 @@ impl Output {
             }
             Event::Failed { path, fault } => {
                 self.state().failures.note(path, fault);
-                let path = failures::Path::new(path);
+                let path = failures::PathText::new(path);
                 self.event("failed", &json!({ "path": path, "error": error(fault) }));
             }
             Event::Measured { .. } | Event::AttemptOver { .. } => {}

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use haul::fault::Fault;
 use haul_bench::path::document::{Document, SCHEMA};
 use haul_bench::path::record::Run;
-use haul_bench::path::{Plan, Progress, show};
+use haul_bench::path::{PathPlan, Progress, show};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ use crate::interrupt::{self, Ending, Interrupt};
 /// The output of one command.
 #[derive(Debug)]
 pub(crate) struct PathOutput {
-    options: args::Output,
+    options: args::OutputArgs,
     begun: Instant,
     state: Mutex<State>,
     ending: Ending,
@@ -52,7 +52,7 @@ fn in_seconds<S: serde::Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::
 }
 
 impl PathOutput {
-    pub(crate) fn new(options: args::Output) -> Self {
+    pub(crate) fn new(options: args::OutputArgs) -> Self {
         Self {
             options,
             begun: Instant::now(),
@@ -75,7 +75,7 @@ impl PathOutput {
     }
 
     /// A run begins.
-    pub(crate) fn begin(&self, label: &str, repetition: u32, plan: &Plan, several: bool) {
+    pub(crate) fn begin(&self, label: &str, repetition: u32, plan: &PathPlan, several: bool) {
         self.state().current = Some(Current {
             setting: label.to_owned(),
             repetition,

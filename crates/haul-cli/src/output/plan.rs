@@ -10,7 +10,7 @@ use haul::printable;
 use haul::sync::{Finding, Plan, Step};
 use serde_json::{Value, json};
 
-use super::failures::Path;
+use super::failures::PathText;
 use super::human::{binary, count_of};
 use super::list::kind_of;
 use super::{error, merge, not_empty, print_fault, print_line, tell};
@@ -21,7 +21,7 @@ const SCHEMA: &str = "haul.plan/1";
 /// The output of a dry run.
 #[derive(Debug)]
 pub(crate) struct PlanOutput {
-    options: args::Output,
+    options: args::OutputArgs,
     sum: Plan,
     is_examined: bool,
     /// For `--json`, which prints them at the end.
@@ -29,7 +29,7 @@ pub(crate) struct PlanOutput {
 }
 
 impl PlanOutput {
-    pub(crate) fn new(options: args::Output) -> Self {
+    pub(crate) fn new(options: args::OutputArgs) -> Self {
         Self {
             options,
             sum: Plan::default(),
@@ -166,7 +166,7 @@ const fn word(step: Step) -> &'static str {
 fn step_object(step: Step, path: &[u8], entry: &Entry) -> Value {
     let kind = kind_of(entry);
     json!({
-        "schema": SCHEMA, "event": "step", "step": word(step), "path": Path::new(path),
+        "schema": SCHEMA, "event": "step", "step": word(step), "path": PathText::new(path),
         "kind": kind, "bytes": entry.stat.size,
     })
 }

@@ -22,7 +22,7 @@ const SCHEMA: &str = "haul.bench-rdma/1";
 /// The output of one bench.
 #[derive(Debug)]
 pub(crate) struct RdmaOutput {
-    options: args::Output,
+    options: args::OutputArgs,
     begun: Instant,
     /// What is measured, and the sizes that are done; none before the queue pairs are connected.
     so_far: Mutex<Option<Summary>>,
@@ -30,7 +30,7 @@ pub(crate) struct RdmaOutput {
 }
 
 impl RdmaOutput {
-    pub(crate) fn new(options: args::Output) -> Self {
+    pub(crate) fn new(options: args::OutputArgs) -> Self {
         Self {
             options,
             begun: Instant::now(),

@@ -12,6 +12,7 @@ use haul_io::clock::Clock;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
+use haul_seal::Seal;
 use haul_udt::wire::{HEADER_LEN, SEAL_LEN, piece_len};
 use haul_udt::{Connection, Event, Joiner, Placement, Received, Seq, Stats, Transmit};
 
@@ -21,7 +22,7 @@ use super::outgoing::{Outgoing, RING_BYTES, read_ahead};
 use super::place::Place;
 use super::sealing::{Sealing, open};
 use super::trouble::{FAILURES, Trouble, rest};
-use super::{LinkError, Options, Seal};
+use super::{LinkError, LinkOptions};
 use crate::bulk::{Sink, Source};
 
 /// One connection, its socket and its buffers.
@@ -197,7 +198,7 @@ impl Link {
     /// timeout and receive buffer. False if the options demand a seal and the peers agreed on
     /// none, or the other way round. For a link that has neither sent nor received.
     #[must_use]
-    pub fn configure(&mut self, options: &Options) -> bool {
+    pub fn configure(&mut self, options: &LinkOptions) -> bool {
         self.read_clock();
         let config = &options.config;
         self.connection
@@ -455,7 +456,7 @@ impl Link {
         &mut self,
         handshake: UdtHandshake,
         initial: Seq,
-        options: &Options,
+        options: &LinkOptions,
     ) -> Result<(), LinkError> {
         let mut handshake = Some(Box::new(handshake));
         let mut initial = u64::from(initial.get());

@@ -17,7 +17,7 @@ use haul_udt::{Connection, Identity, Reaction, Request};
 
 use super::budget::Budget;
 use super::trouble::{FAILURES, rest};
-use super::{Link, LinkError, Options};
+use super::{Link, LinkError, LinkOptions};
 
 /// A listening socket.
 #[derive(Debug)]
@@ -66,7 +66,7 @@ impl Listener {
     ///
     /// # Errors
     /// Of `bind(2)`.
-    pub fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
+    pub fn bind(local: SocketAddr, options: &LinkOptions, secret: [u8; 16]) -> io::Result<Self> {
         let acceptor = Acceptor::bind(local, options, secret)?;
         let poller = Poller::new()?;
         poller.add(&acceptor, TOKEN, Interest::READ)?;
@@ -107,7 +107,7 @@ impl Listener {
     pub fn accept(
         &mut self,
         deadline: Option<Time>,
-        wanted: &mut dyn FnMut(&Request) -> Option<Options>,
+        wanted: &mut dyn FnMut(&Request) -> Option<LinkOptions>,
     ) -> Result<Option<(Identity, Link)>, LinkError> {
         loop {
             let now = Time::from_ns(self.clock.now_ns());
@@ -142,7 +142,7 @@ impl Listener {
         request: Request,
         local: SocketAddr,
         came: Time,
-        wanted: &mut dyn FnMut(&Request) -> Option<Options>,
+        wanted: &mut dyn FnMut(&Request) -> Option<LinkOptions>,
     ) -> Result<Option<(Identity, Link)>, LinkError> {
         let Some(options) = wanted(&request) else {
             if self.early.len() == EARLY_MAX {
@@ -159,7 +159,7 @@ impl Listener {
         &mut self,
         request: &Request,
         local: SocketAddr,
-        options: &Options,
+        options: &LinkOptions,
     ) -> Result<Option<Link>, LinkError> {
         let now = Time::from_ns(self.clock.now_ns());
         let opened = self.acceptor.open(request, local, options, now);
@@ -175,7 +175,11 @@ impl Listener {
 
 impl Acceptor {
     /// Listens at `local`; see [`Listener::bind`].
-    pub(crate) fn bind(local: SocketAddr, options: &Options, secret: [u8; 16]) -> io::Result<Self> {
+    pub(crate) fn bind(
+        local: SocketAddr,
+        options: &LinkOptions,
+        secret: [u8; 16],
+    ) -> io::Result<Self> {
         let mut socket_options = options.socket_options(true);
         socket_options.report_destination = local.ip().is_unspecified();
         socket_options.gro = false;
@@ -271,7 +275,7 @@ impl Acceptor {
         &mut self,
         request: &Request,
         local: SocketAddr,
-        options: &Options,
+        options: &LinkOptions,
         now: Time,
     ) -> io::Result<Option<(UdpSocket, Connection)>> {
         let socket = UdpSocket::bind(local, &options.socket_options(true))?;
@@ -322,7 +326,7 @@ mod tests {
     impl Client {
         fn with_cookie(acceptor: &mut Acceptor) -> Self {
             let (options, server, clock) =
-                (Options::default(), acceptor.local_addr(), Clock::new());
+                (LinkOptions::default(), acceptor.local_addr(), Clock::new());
             let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
             let own = Identity {
                 socket: SocketId(7),
@@ -363,7 +367,7 @@ mod tests {
     #[test]
     fn clients_that_ask_together_are_all_heard() {
         let local = (std::net::Ipv4Addr::LOCALHOST, 0).into();
-        let mut acceptor = Acceptor::bind(local, &Options::default(), [1; 16]).unwrap();
+        let mut acceptor = Acceptor::bind(local, &LinkOptions::default(), [1; 16]).unwrap();
         let mut clients: Vec<_> = (0..6).map(|_| Client::with_cookie(&mut acceptor)).collect();
         for client in &mut clients {
             client.ask();

@@ -11,11 +11,13 @@
 //! that have none.
 
 mod budget;
+mod error;
 pub(crate) mod handshake;
 mod incoming;
 mod link;
 mod listener;
 mod memory;
+mod options;
 mod outgoing;
 mod place;
 pub mod plain;
@@ -23,9 +25,9 @@ pub(crate) mod sealing;
 pub mod stream;
 pub(crate) mod trouble;
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+pub use error::LinkError;
 pub use haul_cc::Rate;
 pub use haul_seal::{Cipher, Seal, Secret};
 pub use haul_udt::{Config, Error, Identity, Refused, Request, Seq, Stats};
@@ -33,106 +35,9 @@ pub(crate) use link::BLOCKED_NS;
 pub use link::{Link, Remote};
 pub(crate) use listener::Acceptor;
 pub use listener::{Listener, Stop};
+pub use options::LinkOptions;
 
-use haul_io::udp::{UdpOptions, UdpSocket};
-
-/// Why a link could not be opened, or ended early.
-#[derive(Debug, thiserror::Error)]
-pub enum LinkError {
-    /// The protocol ended it: the peer refused, fell silent, or is not compatible.
-    #[error(transparent)]
-    Protocol(#[from] Error),
-    /// The network: no route, refused, not permitted.
-    #[error("UDP: {0}")]
-    Network(#[source] io::Error),
-    /// The peer does not answer, and this is the latest error of the socket.
-    #[error("the peer does not answer (UDP: {0})")]
-    Silent(#[source] io::Error),
-    /// This host has no thread, memory or descriptor for it.
-    #[error("this host has no room for it: {0}")]
-    System(#[source] io::Error),
-    /// The source of what was to be sent.
-    #[error("reading what is to be sent: {0}")]
-    Source(#[source] io::Error),
-    /// The sink of what arrived.
-    #[error("writing what arrived: {0}")]
-    Sink(#[source] io::Error),
-    /// The peer closed before everything had passed.
-    #[error("the peer closed the channel early")]
-    PeerClosed,
-    /// [`Remote::close`] was called.
-    #[error("the channel was closed")]
-    Closed,
-    /// A protected connection got no keys.
-    #[error(transparent)]
-    Handshake(#[from] haul_seal::handshake::HandshakeError),
-    /// The peer is a plain UDT socket; bulk needs Longhaul's extension.
-    #[error("the peer speaks plain UDT, without placement")]
-    Plain,
-}
-
-/// How to open links. Build it from [`Options::default`], then set fields.
-#[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Options {
-    /// The protocol's choices. `lower_len` and `mtu` are set from the address family and the route.
-    /// With `seal`, every datagram but handshakes is sealed, and peers that do not are refused.
-    pub config: Config,
-    /// The secret of a sealed connection, and of that one only; it implies `seal`. Where it is not
-    /// known before the connection opens, [`Link::set_seal`] takes it.
-    pub seal: Option<Seal>,
-    /// Receive buffer to ask the kernel for, bytes.
-    pub recv_buffer_bytes: usize,
-    /// Send buffer to ask the kernel for, bytes.
-    pub send_buffer_bytes: usize,
-}
-
-/// A few milliseconds of tens of gigabits; what an unprivileged process gets is often less.
-const SOCKET_BUFFER_BYTES: usize = 16 << 20;
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            config: Config::default(),
-            seal: None,
-            recv_buffer_bytes: SOCKET_BUFFER_BYTES,
-            send_buffer_bytes: SOCKET_BUFFER_BYTES / 4,
-        }
-    }
-}
-
-impl Options {
-    /// The keys of a link with these options, if it is sealed.
-    fn sealing(&self) -> Option<sealing::Sealing> {
-        let seals = self.config.seal || self.seal.is_some();
-        seals.then(|| sealing::Sealing::new(self.seal.clone()))
-    }
-
-    pub(crate) fn socket_options(&self, share_port: bool) -> UdpOptions {
-        let mut options = UdpOptions::default();
-        options.recv_buffer_bytes = self.recv_buffer_bytes;
-        options.send_buffer_bytes = self.send_buffer_bytes;
-        options.share_port = share_port;
-        options
-    }
-
-    /// The protocol's choices for packets to `peer`, whose route carries `mtu` bytes.
-    pub(crate) fn config_for(&self, peer: SocketAddr, mtu: Option<u32>) -> Config {
-        let lower_len = if peer.is_ipv4() {
-            haul_udt::wire::LOWER_LEN_V4
-        } else {
-            haul_udt::wire::LOWER_LEN_V6
-        };
-        let mut config = self.config.clone();
-        config.lower_len = u32::try_from(lower_len).unwrap_or(u32::MAX);
-        config.mtu = mtu.unwrap_or(self.config.mtu).min(MTU_MAX);
-        config.seal |= self.seal.is_some();
-        config
-    }
-}
-
-/// Above it a batch would hold few packets and a lost one would cost much; loopback offers 64 KiB.
-const MTU_MAX: u32 = 9_216;
+use haul_io::udp::UdpSocket;
 
 /// Connects to a Longhaul listener (or a plain UDT one) and waits until the connection is open.
 ///
@@ -143,7 +48,7 @@ pub fn connect(
     local: SocketAddr,
     peer: SocketAddr,
     own: Identity,
-    options: &Options,
+    options: &LinkOptions,
 ) -> Result<Link, LinkError> {
     Connecting::begin(local, peer, own, options)?.finish()
 }
@@ -156,7 +61,7 @@ pub fn rendezvous(
     local: SocketAddr,
     peer: SocketAddr,
     own: Identity,
-    options: &Options,
+    options: &LinkOptions,
 ) -> Result<Link, LinkError> {
     let mut link = unopened(local, peer, own, options, haul_udt::Connection::rendezvous)?;
     link.wait_open(true)?;
@@ -176,7 +81,7 @@ impl Connecting {
         local: SocketAddr,
         peer: SocketAddr,
         own: Identity,
-        options: &Options,
+        options: &LinkOptions,
     ) -> Result<Self, LinkError> {
         let link = unopened(local, peer, own, options, haul_udt::Connection::connect)?;
         Ok(Self(link))
@@ -205,7 +110,7 @@ fn unopened(
     local: SocketAddr,
     peer: SocketAddr,
     own: Identity,
-    options: &Options,
+    options: &LinkOptions,
     opener: Opener,
 ) -> Result<Link, LinkError> {
     let socket =

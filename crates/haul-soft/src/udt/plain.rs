@@ -17,7 +17,7 @@ use super::link::RECEIVE_MEMORY_BYTES;
 use super::listener::Acceptor;
 use super::memory::{Memory, PAGE_BYTES, Pending, pages_of};
 use super::outgoing::Outgoing;
-use super::{Identity, Link, LinkError, Options, unopened};
+use super::{Identity, Link, LinkError, LinkOptions, unopened};
 
 /// Returns the configuration that suits [`Socket`]: `base` without placement of streams.
 #[must_use]
@@ -29,7 +29,10 @@ pub fn config(base: Config) -> Config {
 }
 
 /// A link that begins to connect, and the number of its first packet.
-pub(super) fn connecting(peer: SocketAddr, options: &Options) -> Result<(Link, Seq), LinkError> {
+pub(super) fn connecting(
+    peer: SocketAddr,
+    options: &LinkOptions,
+) -> Result<(Link, Seq), LinkError> {
     let local: SocketAddr = match peer {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -86,7 +89,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`LinkError::Network`] where the address cannot be reached.
-    pub fn connect(peer: SocketAddr, options: &Options) -> Result<Self, LinkError> {
+    pub fn connect(peer: SocketAddr, options: &LinkOptions) -> Result<Self, LinkError> {
         let (link, _) = connecting(peer, options)?;
         Ok(Self::new(link, options.config.receive_window_bytes, true))
     }
@@ -271,7 +274,7 @@ impl Drop for Stream {
 #[derive(Debug)]
 pub struct Listener {
     acceptor: Acceptor,
-    options: Options,
+    options: LinkOptions,
 }
 
 impl Listener {
@@ -279,7 +282,7 @@ impl Listener {
     ///
     /// # Errors
     /// Of `bind(2)`.
-    pub fn bind(local: SocketAddr, options: Options) -> io::Result<Self> {
+    pub fn bind(local: SocketAddr, options: LinkOptions) -> io::Result<Self> {
         let secret = haul_io::random::bytes()?;
         let acceptor = Acceptor::bind(local, &options, secret)?.with_budget();
         Ok(Self { acceptor, options })

@@ -43,7 +43,7 @@ use super::{Link, LinkError, Remote, unopened};
 #[non_exhaustive]
 pub struct Options {
     /// The connection's choices. Its kind is a stream, and its window the receiving ring.
-    pub udt: super::Options,
+    pub udt: super::LinkOptions,
     /// Bytes that are taken to be sent and have not arrived, at most.
     pub send_bytes: usize,
     /// Bytes that have come and were not received, at most.
@@ -58,7 +58,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            udt: super::Options::default(),
+            udt: super::LinkOptions::default(),
             send_bytes: 16 << 20,
             receive_bytes: 16 << 20,
             rate_bps: None,
@@ -68,7 +68,7 @@ impl Default for Options {
 }
 
 impl Options {
-    fn link(&self) -> super::Options {
+    fn link(&self) -> super::LinkOptions {
         let mut link = self.udt.clone();
         link.config.receive_window_bytes = self.receive_bytes as u64;
         if let Some(rate_bps) = self.rate_bps {
@@ -78,7 +78,7 @@ impl Options {
     }
 
     /// Of the connection that begins: where streams are protected, the one that makes their keys.
-    fn first(&self) -> super::Options {
+    fn first(&self) -> super::LinkOptions {
         let mut link = self.link();
         if self.protect.is_some() {
             link.config.kind = SocketKind::Datagram;
@@ -470,7 +470,7 @@ struct Securing {
     handshake: UdtHandshake,
     /// Of the first connection.
     initial: Seq,
-    options: super::Options,
+    options: super::LinkOptions,
 }
 
 impl Securing {

@@ -16,7 +16,9 @@ use haul_io::clock::Clock;
 use haul_io::poller::Waker;
 use haul_seal::Seal;
 use haul_soft::bulk::{Sink, Source};
-use haul_soft::udt::{self, Identity, Link, LinkError, Listener, Options, Remote, Request, Seq};
+use haul_soft::udt::{
+    self, Identity, Link, LinkError, LinkOptions, Listener, Remote, Request, Seq,
+};
 use haul_udt::wire::SocketId;
 
 use super::setup::{Channel, ChannelError, ChannelStats, Setup, Ticket};
@@ -174,8 +176,8 @@ impl Channel for UdtChannel {
 }
 
 /// Makes the options that both ends use for a channel.
-fn options(setup: &Setup) -> Result<Options, Fault> {
-    let mut options = Options::default();
+fn options(setup: &Setup) -> Result<LinkOptions, Fault> {
+    let mut options = LinkOptions::default();
     options.config.idle_timeout_ns = nanoseconds(setup.dead_after);
     options.config.seal = setup.sealed.is_some();
     options.config.control = match (setup.rate_bps, &setup.congestion) {
@@ -230,20 +232,20 @@ pub(crate) struct Acceptor {
 #[derive(Debug, Default)]
 struct State {
     /// The connections that sessions wait for: their options, and where they are handed over.
-    expected: HashMap<Ticket, (Options, Sender<Link>)>,
+    expected: HashMap<Ticket, (LinkOptions, Sender<Link>)>,
     pending: Pending,
 }
 
 impl State {
     /// Returns the options for a request, if it is to be accepted now.
-    fn options_for(&self, request: &Request, now: Instant) -> Option<Options> {
+    fn options_for(&self, request: &Request, now: Instant) -> Option<LinkOptions> {
         let ticket = Ticket::from_identity(request.identity());
         if let Some((options, _)) = self.expected.get(&ticket) {
             return Some(options.clone());
         }
         let is_taken = request.offer.placement && self.pending.has_room(request.from.ip(), now);
         is_taken.then(|| {
-            let mut options = Options::default();
+            let mut options = LinkOptions::default();
             options.recv_buffer_bytes = PENDING_BUFFER_BYTES;
             options.config.seal = request.offer.seal;
             options
@@ -383,7 +385,7 @@ impl Acceptor {
 pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
     let secret = haul_io::random::bytes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))?;
-    Listener::bind(address, &Options::default(), secret).map_err(|error| {
+    Listener::bind(address, &LinkOptions::default(), secret).map_err(|error| {
         Fault::new(
             Code::Other,
             format!("cannot listen on UDP {address}: {}", plain(&error)),

@@ -37,11 +37,11 @@ use super::env::Env;
 use super::plain_peer::hello_refusal;
 use super::rnic_link::RnicLink;
 use crate::rnic::buffers::place;
-use crate::rnic::options::Options as RnicOptions;
+use crate::rnic::options::Options;
 use crate::rnic::tap::Tap;
 use crate::rnic::time::ns;
 use crate::udt::BLOCKED_NS;
-use crate::udt::Options;
+use crate::udt::LinkOptions;
 use crate::udt::handshake::{Shown, UdtHandshake, sequence};
 use crate::udt::plain::random_identity;
 use crate::udt::sealing::{Sealing, open};
@@ -128,8 +128,8 @@ const AHEAD: u64 = 1 << 20;
 const SLOTS_BYTES: u64 = 128 << 20;
 
 /// How links are opened.
-pub(in crate::rnic) fn options(given: &RnicOptions) -> Options {
-    let mut options = Options::default();
+pub(in crate::rnic) fn options(given: &Options) -> LinkOptions {
+    let mut options = LinkOptions::default();
     if let Some(rate_bps) = given.rate_bps {
         options.config.control = Algorithm::Fixed(Rate::from_bps(rate_bps));
     }
@@ -151,7 +151,7 @@ impl UdtTransport {
     /// Begins to connect.
     pub(in crate::rnic) fn connect(
         peer: SocketAddr,
-        options: &Options,
+        options: &LinkOptions,
         now: Time,
         tap: Option<&Arc<Tap>>,
         protect: Option<&Arc<dyn Protect>>,
@@ -183,7 +183,7 @@ impl UdtTransport {
         (socket, peer): (UdpSocket, SocketAddr),
         udt: Connection,
         initial: Seq,
-        options: &Options,
+        options: &LinkOptions,
         tap: Option<&Arc<Tap>>,
         protect: Option<&Arc<dyn Protect>>,
     ) -> Result<Self, HandshakeError> {

@@ -24,7 +24,7 @@ pub(super) struct Rnic {
     pub(super) registry: Registry,
     pub(super) async_events: Arc<AsyncEvents>,
     pub(super) socket_buffer: Option<usize>,
-    pub(super) udt: crate::udt::Options,
+    pub(super) udt: crate::udt::LinkOptions,
     engines: Vec<Engine>,
     /// Completion queues that are armed.
     armed: Arc<AtomicU32>,

@@ -21,7 +21,7 @@ use crate::rnic::events::CmEvents;
 use crate::rnic::limits::RD_ATOMIC_MAX;
 use crate::rnic::link::{Env, RnicLink, TcpLink, UdtLink, UdtTransport};
 use crate::rnic::tap::Tap;
-use crate::udt::{Acceptor, Options};
+use crate::udt::{Acceptor, LinkOptions};
 
 /// Connections that a listener takes before others have their turn.
 const ACCEPT_MAX: usize = 8;
@@ -309,7 +309,7 @@ enum Accepted {
 /// Answers datagrams up to a client that is to be connected; none of those where it is closed.
 fn accept_udt(
     acceptor: &mut Acceptor,
-    options: &Options,
+    options: &LinkOptions,
     now: Time,
     closed: bool,
     (tap, protect): (Option<&Arc<Tap>>, Option<&Arc<dyn Protect>>),

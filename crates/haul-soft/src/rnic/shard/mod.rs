@@ -149,7 +149,7 @@ pub(super) struct Inner {
     transport: Transport,
     config: StreamConfig,
     socket_buffer: Option<usize>,
-    udt: crate::udt::Options,
+    udt: crate::udt::LinkOptions,
     connect_ns: u64,
     peer_timeout: Duration,
     protect: Option<Arc<dyn Protect>>,

@@ -7,7 +7,7 @@ use haul_udt::wire::SocketId;
 use haul_udt::{Identity, Seq};
 
 use super::super::outgoing::Outgoing;
-use super::super::{Connecting, Listener, Options};
+use super::super::{Connecting, LinkOptions, Listener};
 use super::*;
 use crate::bulk::{Extent, FileRange};
 
@@ -35,13 +35,13 @@ impl Source for Memory {
     }
 }
 
-fn options() -> Options {
-    Options {
+fn options() -> LinkOptions {
+    LinkOptions {
         seal: Some(Seal {
             secret: Secret::new([1; 32]),
             cipher: Cipher::Aes128Gcm,
         }),
-        ..Options::default()
+        ..LinkOptions::default()
     }
 }
 
