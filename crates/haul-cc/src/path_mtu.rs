@@ -140,16 +140,6 @@ impl PathMtu {
         self.raise_at == Some(Time::ZERO) || self.search.is_some_and(raises)
     }
 
-    /// Whether the peer has answered only the short probe of a check so far, or a longer size than
-    /// [`BASE`] is being looked for.
-    #[must_use]
-    pub fn is_in_doubt(&self) -> bool {
-        self.search.is_some_and(|search| match search.purpose {
-            Purpose::Raise => true,
-            Purpose::Check { short, answered } => short > 0 || answered,
-        })
-    }
-
     /// When [`PathMtu::handle_time`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Time> {

@@ -36,7 +36,7 @@ const RECORD_MAX: usize = (1 << 14) + 256;
 pub struct Protection(Arc<Ends>);
 
 struct Ends {
-    client: tls::Client,
+    client: tls::TlsClient,
     server: Arc<rustls::ServerConfig>,
     peers: Peers,
     refused: AtomicU64,
@@ -132,8 +132,8 @@ impl Protection {
         roots: &[CertificateDer<'static>],
         peers: Peers,
     ) -> Result<Self, Fault> {
-        let client = tls::Client::new(Some(&identity), trust, ALPN)?;
-        let server = tls::Server::new(&[identity], roots, ALPN)?;
+        let client = tls::TlsClient::new(Some(&identity), trust, ALPN)?;
+        let server = tls::TlsServer::new(&[identity], roots, ALPN)?;
         let is_raw = matches!(peers, Peers::Keys(_));
         let server = server.config(is_raw).ok_or_else(|| {
             Fault::new(

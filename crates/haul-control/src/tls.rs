@@ -84,14 +84,14 @@ fn store(roots: &[CertificateDer<'static>]) -> Result<Arc<RootCertStore>, Fault>
 
 /// The configuration of a client, and the name that it expects of the server.
 #[derive(Debug)]
-pub(crate) struct Client {
+pub(crate) struct TlsClient {
     pub(crate) config: Arc<rustls::ClientConfig>,
     pub(crate) name: ServerName<'static>,
     pub(crate) verifies_server: bool,
     raw: Arc<RawServer>,
 }
 
-impl Client {
+impl TlsClient {
     /// `alpn` names the protocol inside TLS.
     pub(crate) fn new(
         identity: Option<&Identity>,
@@ -159,7 +159,7 @@ impl Client {
 }
 
 /// The configurations of a server, by the kinds of identity that the two ends present.
-pub(crate) struct Server {
+pub(crate) struct TlsServer {
     configs: Vec<(Kinds, Arc<rustls::ServerConfig>)>,
 }
 
@@ -170,7 +170,7 @@ struct Kinds {
     client_raw: bool,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for TlsServer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_list()
             .entries(self.configs.iter().map(|(kinds, _)| kinds))
@@ -178,7 +178,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-impl Server {
+impl TlsServer {
     /// `alpn` names the protocol inside TLS.
     pub(crate) fn new(
         identities: &[Identity],
@@ -597,8 +597,9 @@ mod tests {
             ([ChaCha20Poly1305, Aes128Gcm], ChaCha20Poly1305),
             ([ChaCha20Poly1305, ChaCha20Poly1305], ChaCha20Poly1305),
         ] {
-            let client = Client::preferring(near, None, &trust, b"haul/1").unwrap();
-            let server = Server::preferring(far, std::slice::from_ref(&identity), &[], b"haul/1");
+            let client = TlsClient::preferring(near, None, &trust, b"haul/1").unwrap();
+            let server =
+                TlsServer::preferring(far, std::slice::from_ref(&identity), &[], b"haul/1");
             let config = server.unwrap().configs.remove(1);
             assert!(config.0.server_raw && !config.0.client_raw);
             let mut ends: [rustls::Connection; 2] = [

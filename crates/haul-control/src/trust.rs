@@ -85,7 +85,7 @@ pub fn admit_all() -> Admission {
 /// A client's side of TLS. Clones share it.
 #[derive(Debug, Clone)]
 pub struct ClientConfig {
-    pub(crate) tls: Arc<tls::Client>,
+    pub(crate) tls: Arc<tls::TlsClient>,
 }
 
 impl ClientConfig {
@@ -94,7 +94,7 @@ impl ClientConfig {
     /// # Errors
     /// A certificate, key or name is unusable.
     pub fn new(identity: Option<&Identity>, trust: &Trust) -> Result<Self, Fault> {
-        let tls = Arc::new(tls::Client::new(identity, trust, PROTOCOL.as_bytes())?);
+        let tls = Arc::new(tls::TlsClient::new(identity, trust, PROTOCOL.as_bytes())?);
         Ok(Self { tls })
     }
 
@@ -122,7 +122,7 @@ impl ClientConfig {
 /// A server's side of TLS. Clones share it.
 #[derive(Clone)]
 pub struct ServerConfig {
-    pub(crate) tls: Arc<tls::Server>,
+    pub(crate) tls: Arc<tls::TlsServer>,
     pub(crate) admission: Admission,
 }
 
@@ -137,7 +137,7 @@ impl ServerConfig {
         client_roots: &[CertificateDer<'static>],
         admission: Admission,
     ) -> Result<Self, Fault> {
-        let tls = Arc::new(tls::Server::new(
+        let tls = Arc::new(tls::TlsServer::new(
             identities,
             client_roots,
             PROTOCOL.as_bytes(),

@@ -96,14 +96,6 @@ pub fn process_cpu() -> io::Result<CpuTime> {
     usage(libc::RUSAGE_SELF)
 }
 
-/// Processor time of the child processes that have ended and were waited for.
-///
-/// # Errors
-/// As for [`thread_cpu`].
-pub fn children_cpu() -> io::Result<CpuTime> {
-    usage(libc::RUSAGE_CHILDREN)
-}
-
 /// How often the threads of this process gave a processor up.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Switches {
@@ -192,7 +184,6 @@ mod tests {
         let thread = thread_cpu().unwrap().since(thread).total_ns();
         let process = process_cpu().unwrap().since(process).total_ns();
         assert!(thread > 0 && process > 0, "{thread} {process}");
-        assert!(children_cpu().is_ok());
         let before = process_switches().unwrap();
         std::thread::park_timeout(std::time::Duration::from_millis(1));
         assert!(process_switches().unwrap().since(before).voluntary > 0);

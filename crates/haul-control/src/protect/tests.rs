@@ -173,7 +173,8 @@ fn a_peer_without_protection_or_with_another_protocol_is_refused() {
     let admits = Protection::keys(own.clone(), vec![public]).unwrap();
     for alpn in [&b"haul/1"[..], b""] {
         let trust = Trust::Keys(vec![public]);
-        let mut client = tls::Client::new(Some(&Identity::Key(own.clone())), &trust, alpn).unwrap();
+        let mut client =
+            tls::TlsClient::new(Some(&Identity::Key(own.clone())), &trust, alpn).unwrap();
         if alpn.is_empty() {
             Arc::get_mut(&mut client.config)
                 .unwrap()

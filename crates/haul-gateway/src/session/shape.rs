@@ -4,7 +4,7 @@ use haul_xsp::bag::{ConsumerConfig, ProducerConfig};
 use haul_xsp::wire::{AuthMethod, Hop, HopFlags, Params, ProtoOffer};
 use haul_xsp::{AuthConfig, SECOND_NS, SessionConfig, SharedKey};
 
-use super::side::MemoryPlan;
+use super::side::SideMemory;
 use crate::channel::{GET_BYTES_MAX, READS_MAX, burst, proto};
 use crate::config::{ChannelKind, Config, Route, RouteMode, Via, Waits};
 use crate::shared::Shared;
@@ -82,8 +82,8 @@ impl Shape {
 
     /// Returns the memory of one side: with a ring at an end of the session, without one at a
     /// relay.
-    pub(crate) fn memory(&self, is_end: bool) -> MemoryPlan {
-        MemoryPlan {
+    pub(crate) fn memory(&self, is_end: bool) -> SideMemory {
+        SideMemory {
             regions: self.regions,
             region_bytes: if is_end { self.region_bytes() } else { 0 },
             arena_bytes: self.arena_bytes(),

@@ -25,7 +25,7 @@ const INPUT_BYTES: usize = 64 << 10;
 
 /// Memory of one side.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct MemoryPlan {
+pub(crate) struct SideMemory {
     pub(crate) regions: u16,
     /// Zero at relays, which announce data in place.
     pub(crate) region_bytes: u64,
@@ -70,7 +70,7 @@ pub(crate) struct SegmentSide {
 }
 
 impl SegmentSide {
-    pub(crate) fn new(plan: &MemoryPlan, verifies: bool) -> io::Result<Self> {
+    pub(crate) fn new(plan: &SideMemory, verifies: bool) -> io::Result<Self> {
         let map = |bytes: u64| Region::map(usize::try_from(bytes).unwrap_or(usize::MAX));
         let regions = if plan.region_bytes > 0 {
             plan.regions
@@ -108,7 +108,7 @@ impl SegmentSide {
 
     /// Creates a side with a control connection only.
     pub(crate) fn bare(verifies: bool) -> io::Result<Self> {
-        let plan = MemoryPlan {
+        let plan = SideMemory {
             regions: 0,
             region_bytes: 0,
             arena_bytes: 1,
