@@ -16,29 +16,18 @@ use crate::arrows::Arrows;
 
 /// Rooms of one circle for which the best order is computed: 2^20 sets.
 const ROOMS_MAX: usize = 20;
-/// Circles in all crates together.
-const CIRCLES_MAX: usize = 6;
-/// Arrows up in one crate, those inside its circles included.
+/// Arrows up in one crate.
 const UP_MAX: [(&str, usize); 2] = [("haul-gateway", 2), ("haul-soft", 4)];
 
-/// What is left, each with its reason. An entry that is no longer needed fails the check.
+/// An arrow up that is allowed. An entry that is no longer needed fails the check.
 #[derive(Debug)]
 pub struct Left {
     /// The folder of the crate below `crates/`.
     pub krate: &'static str,
-    /// Which circle or arrow.
-    pub what: What,
+    /// The lower room and the higher one; paths begin at `src/`.
+    pub up: (&'static str, &'static str),
     /// Why it is better than what would replace it.
     pub reason: &'static str,
-}
-
-/// A circle, or an arrow up that is in no listed circle. Paths begin at `src/`.
-#[derive(Debug)]
-pub enum What {
-    /// The files of the circle, sorted. It excuses the arrows up between them.
-    Circle(&'static [&'static str]),
-    /// The lower room and the higher one.
-    Up(&'static str, &'static str),
 }
 
 /// The shape of one crate.
@@ -168,14 +157,6 @@ impl Structure {
         }
     }
 
-    /// Whether both files of every arrow in `up` are in `circle`.
-    fn within(&self, up: &Up, circle: &[String]) -> bool {
-        let inside = |file: usize| circle.contains(&self.paths[file]);
-        up.files
-            .iter()
-            .all(|&(from, to)| inside(from) && inside(to))
-    }
-
     /// Tells what ties each circle and each arrow up, with the names that one file takes.
     #[must_use]
     pub fn describe(&self) -> String {
@@ -242,35 +223,24 @@ pub fn read_all(root: &Path) -> Result<Vec<Structure>> {
         .collect()
 }
 
-/// Circles and arrows up that are not in the list, entries of the list that are no longer needed,
-/// and limits that are exceeded.
+/// Circles, arrows up that are not in the list, entries of the list that are no longer needed, and
+/// limits that are exceeded.
 #[must_use]
 pub fn check(crates: &[Structure], left: &[Left]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut needed = vec![false; left.len()];
     for one in crates {
         let krate = &one.krate;
-        let mut entry = |wanted: &dyn Fn(&What) -> bool| {
-            let found = left
-                .iter()
-                .position(|left| left.krate == krate && wanted(&left.what));
-            found.inspect(|&found| needed[found] = true).is_some()
-        };
-        let mut listed = Vec::new();
         for circle in &one.circles {
-            if entry(&|what| matches!(what, What::Circle(files) if files == circle)) {
-                listed.push(circle);
-            } else {
-                findings.push(format!("{krate}: circle {}", circle.join(" ")));
-            }
+            findings.push(format!("{krate}: circle {}", circle.join(" ")));
         }
         for up in &one.up {
-            if !listed.iter().any(|circle| one.within(up, circle))
-                && !entry(
-                    &|what| matches!(what, What::Up(from, to) if *from == up.from && *to == up.to),
-                )
-            {
-                findings.push(format!("{krate}: arrow up {} -> {}", up.from, up.to));
+            let listed = left
+                .iter()
+                .position(|left| left.krate == krate && left.up == (&*up.from, &*up.to));
+            match listed {
+                Some(listed) => needed[listed] = true,
+                None => findings.push(format!("{krate}: arrow up {} -> {}", up.from, up.to)),
             }
         }
         for (_, limit) in UP_MAX
@@ -283,15 +253,11 @@ pub fn check(crates: &[Structure], left: &[Left]) -> Vec<Finding> {
             ));
         }
     }
-    let circles: usize = crates.iter().map(|one| one.circles.len()).sum();
-    if circles > CIRCLES_MAX {
-        findings.push(format!("{circles} circles, {CIRCLES_MAX} at most"));
-    }
     for (left, needed) in left.iter().zip(needed) {
         if !needed {
             findings.push(format!(
-                "{}: {:?} is gone: take it off the list",
-                left.krate, left.what
+                "{}: arrow up {} -> {} is gone: take it off the list",
+                left.krate, left.up.0, left.up.1
             ));
         }
     }
@@ -411,28 +377,22 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_circle_excuses_its_arrows_and_must_be_there() {
-        let circle = Left {
+    fn a_listed_arrow_is_allowed_and_must_be_there_and_a_circle_is_refused() {
+        let left = [Left {
             krate: "k",
-            what: What::Circle(&["a.rs", "b.rs"]),
+            up: ("b/", "a/"),
             reason: "they are one",
-        };
-        let left = [circle];
-        let pairs = [("a", "b"), ("b", "a")];
+        }];
+        let pairs = [("a/x", "b/x"), ("a/z", "b/x"), ("b/y", "a/y")];
         assert_eq!(check(&[structure(&pairs)], &left), <[&str; 0]>::default());
         let gone = check(&[structure(&pairs[..1])], &left);
         assert!(gone[0].contains("take it off the list"), "{gone:?}");
+        let circle = check(&[structure(&[("a", "b"), ("b", "a")])], &[]);
+        assert_eq!(circle[0], "k: circle a.rs b.rs");
     }
 
     #[test]
-    fn a_list_excuses_no_more_than_the_limits() {
-        let pairs = [("a", "b"), ("b", "a")];
-        let circles = |count| {
-            let crates: Vec<_> = (0..count).map(|_| structure(&pairs)).collect();
-            check(&crates, &[]).join("\n").contains("at most")
-        };
-        assert!(!circles(CIRCLES_MAX));
-        assert!(circles(CIRCLES_MAX + 1));
+    fn no_crate_has_more_arrows_up_than_its_limit() {
         for (krate, limit) in UP_MAX {
             let up = |count| {
                 let pairs: Vec<_> = (0..count)
