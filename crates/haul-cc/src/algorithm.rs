@@ -77,8 +77,8 @@ impl Algorithm {
         ("daimd", Self::Daimd),
     ];
 
-    /// Whether marks slow it down. What does not may not ask for them (RFC 3168 §5): a declared
-    /// rate is kept, and UDT's own control knows only loss.
+    /// Whether congestion marks slow it down. What does not may not ask for them (RFC 3168 §5): a
+    /// declared rate is kept, and UDT's own control knows only loss.
     #[must_use]
     pub fn heeds_marks(self) -> bool {
         !matches!(self, Self::Fixed(_) | Self::Daimd)

@@ -76,17 +76,17 @@ impl Arrivals {
         })
     }
 
-    /// The application has nothing more to send while `in_flight` bytes are in flight.
+    /// Notes that the application has nothing more to send while `in_flight` bytes are in flight.
     pub fn note_app_limited(&mut self, in_flight: u64) {
         self.app_limited_until = self.arrived_with(in_flight);
     }
 
-    /// The sender was woken too late to keep its pace, while `in_flight` bytes are in flight.
+    /// Notes that the sender woke too late to keep its pace, while `in_flight` bytes are in flight.
     pub fn note_late(&mut self, in_flight: u64) {
         self.late_until = self.arrived_with(in_flight);
     }
 
-    /// The latest sample was limited by the application.
+    /// Whether the application limited the latest sample.
     #[must_use]
     pub fn is_app_limited(&self) -> bool {
         self.arrived() < self.app_limited_until

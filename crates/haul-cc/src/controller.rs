@@ -17,19 +17,19 @@ impl Rate {
     /// More than any link of today: unpaced.
     pub const UNLIMITED: Self = Self(1 << 40);
 
-    /// From bits per second.
+    /// Makes a rate from bits per second.
     #[must_use]
     pub const fn from_bps(bits_per_second: u64) -> Self {
         Self(bits_per_second / 8)
     }
 
-    /// From bytes per second.
+    /// Makes a rate from bytes per second.
     #[must_use]
     pub const fn from_bytes_per_second(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// `bytes` in `ns` nanoseconds.
+    /// Returns the rate of `bytes` in `ns` nanoseconds.
     #[must_use]
     pub fn of(bytes: u64, ns: u64) -> Self {
         let per_second = u128::from(bytes) * u128::from(SECOND_NS) / u128::from(ns.max(1));
@@ -40,33 +40,33 @@ impl Rate {
         )
     }
 
-    /// Bytes per second.
+    /// Returns the bytes per second.
     #[must_use]
     pub const fn bytes_per_second(self) -> u64 {
         self.0
     }
 
-    /// Bits per second.
+    /// Returns the bits per second.
     #[must_use]
     pub const fn bps(self) -> u64 {
         self.0 * 8
     }
 
-    /// Bytes that `ns` nanoseconds carry.
+    /// Returns the bytes that `ns` nanoseconds carry.
     #[must_use]
     pub fn bytes_in(self, ns: u64) -> u64 {
         let bytes = u128::from(self.0) * u128::from(ns) / u128::from(SECOND_NS);
         u64::try_from(bytes).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds that `bytes` take.
+    /// Returns the nanoseconds that `bytes` take.
     #[must_use]
     pub fn time_for(self, bytes: u64) -> u64 {
         let ns = u128::from(bytes) * u128::from(SECOND_NS) / u128::from(self.0.max(1));
         u64::try_from(ns).unwrap_or(u64::MAX)
     }
 
-    /// This rate times `gain`, a ratio in percent.
+    /// Returns this rate times `gain`, a ratio in percent.
     #[must_use]
     pub fn percent(self, gain: u64) -> Self {
         let scaled = u128::from(self.0) * u128::from(gain) / 100;

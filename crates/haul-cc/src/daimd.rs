@@ -37,7 +37,8 @@ const DECREASES_PER_PERIOD_MAX: u32 = 5;
 const PERIOD_NS_MIN: f64 = 10.0;
 
 impl Daimd {
-    /// A control for packets of `packet_bytes`; `seed` spreads the decreases of competing flows.
+    /// Makes a control for packets of `packet_bytes`; `seed` spreads the decreases of competing
+    /// flows.
     #[must_use]
     pub fn new(packet_bytes: u64, seed: u64) -> Self {
         Self {

@@ -52,7 +52,7 @@ impl Windowed {
 pub struct WindowedMax(Windowed);
 
 impl WindowedMax {
-    /// An empty filter over `window_ns` nanoseconds.
+    /// Makes an empty filter over `window_ns` nanoseconds.
     #[must_use]
     pub fn new(window_ns: u64) -> Self {
         Self(Windowed {
@@ -71,12 +71,12 @@ impl WindowedMax {
         self.0.update(at, value, |new, old| new >= old);
     }
 
-    /// Forgets everything but `value`.
+    /// Drops all samples but `value`.
     pub fn reset(&mut self, at: Time, value: u64) {
         self.0.best = Some([Sample { at, value }; 3]);
     }
 
-    /// The maximum, or none before the first sample.
+    /// Returns the maximum; `None` before the first sample.
     #[must_use]
     pub fn value(&self) -> Option<u64> {
         self.0.best.map(|best| best[0].value)
@@ -88,7 +88,7 @@ impl WindowedMax {
 pub struct WindowedMin(Windowed);
 
 impl WindowedMin {
-    /// An empty filter over `window_ns` nanoseconds.
+    /// Makes an empty filter over `window_ns` nanoseconds.
     #[must_use]
     pub fn new(window_ns: u64) -> Self {
         Self(Windowed {
@@ -102,7 +102,7 @@ impl WindowedMin {
         self.0.update(at, value, |new, old| new <= old);
     }
 
-    /// The minimum, or none before the first sample.
+    /// Returns the minimum; `None` before the first sample.
     #[must_use]
     pub fn value(&self) -> Option<u64> {
         self.0.best.map(|best| best[0].value)

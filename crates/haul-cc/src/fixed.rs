@@ -25,7 +25,7 @@ const INITIAL_RTT_NS: u64 = 300 * MILLISECOND_NS;
 const SLACK_NS: u64 = 50 * MILLISECOND_NS;
 
 impl Fixed {
-    /// A control for `rate`, wire bytes per second.
+    /// Makes a control for `rate`, wire bytes per second.
     #[must_use]
     pub fn new(rate: Rate, packet_bytes: u64) -> Self {
         Self {

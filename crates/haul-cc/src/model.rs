@@ -200,7 +200,7 @@ impl Round {
 }
 
 impl Model {
-    /// A control for packets of `packet_bytes` wire bytes; `seed` keeps competing flows from
+    /// Makes a control for packets of `packet_bytes` wire bytes; `seed` keeps competing flows from
     /// probing in step.
     #[must_use]
     pub fn new(packet_bytes: u64, seed: u64) -> Self {

@@ -48,7 +48,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// A pacer whose batches hold at least one packet of `packet_bytes` and at most
+    /// Makes a pacer whose batches hold at least one packet of `packet_bytes` and at most
     /// `batch_max_bytes` (wire bytes).
     #[must_use]
     pub fn new(rate: Rate, packet_bytes: u64, batch_max_bytes: u64) -> Self {
@@ -85,13 +85,13 @@ impl Pacer {
         self.burst_bytes = burst_bytes;
     }
 
-    /// The rate in force.
+    /// Returns the rate in force.
     #[must_use]
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Wire bytes that may leave now; zero until [`Pacer::ready_at`].
+    /// Returns the wire bytes that may leave now; zero until [`Pacer::ready_at`].
     #[must_use]
     pub fn budget_bytes(&self, now: Time) -> u64 {
         if self.left_bytes > 0 {
@@ -103,7 +103,7 @@ impl Pacer {
         }
     }
 
-    /// When the next batch, or the rest of the present one, may leave.
+    /// Returns when the next batch, or the rest of the present one, may leave.
     #[must_use]
     pub fn ready_at(&self) -> Time {
         if self.left_bytes > 0 {
@@ -113,8 +113,8 @@ impl Pacer {
         }
     }
 
-    /// The size that batches aim for, wire bytes: the rate over a quantum, within one packet and
-    /// the burst.
+    /// Returns the size that batches aim for, wire bytes: the rate over a quantum, within one
+    /// packet and the burst.
     #[must_use]
     pub fn batch_bytes(&self) -> u64 {
         let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);
@@ -150,7 +150,7 @@ impl Pacer {
         late
     }
 
-    /// The sender had nothing to send until `now`: time that passed is not lag.
+    /// Notes that the sender had nothing to send until `now`: that time is no lag.
     pub fn handle_idle(&mut self, now: Time) {
         self.due = self.due.max(now);
         if self.left_bytes > 0 {

@@ -46,7 +46,7 @@ pub struct PathMtu {
     rests_until: Time,
     /// The latest check drew no answer at all.
     is_silent: bool,
-    /// When the size in use last fell.
+    /// Returns when the size in use last fell.
     fell: Time,
 }
 
@@ -100,7 +100,7 @@ impl PathMtu {
         }
     }
 
-    /// The size in use.
+    /// Returns the size in use, bytes.
     #[must_use]
     pub const fn current(&self) -> u32 {
         self.current
@@ -118,14 +118,14 @@ impl PathMtu {
         self.is_silent
     }
 
-    /// When the size in use last fell.
+    /// Returns when the size in use last fell.
     #[must_use]
     pub const fn fell(&self) -> Time {
         self.fell
     }
 
-    /// Packets travel in IP fragments from now on: an answer to a longer probe would be no evidence
-    /// of the path MTU.
+    /// Stops probing longer sizes: packets travel in IP fragments from now on, so an answer would
+    /// be no evidence of the path MTU.
     pub fn stop_raising(&mut self) {
         (self.max, self.raise_at) = (self.current, None);
         self.search = self
@@ -140,7 +140,7 @@ impl PathMtu {
         self.raise_at == Some(Time::ZERO) || self.search.is_some_and(raises)
     }
 
-    /// When [`PathMtu::handle_time`] has something to do.
+    /// Returns when [`PathMtu::handle_time`] has something to do.
     #[must_use]
     pub fn due(&self) -> Option<Time> {
         self.search.map(|search| search.due).or(self.raise_at)
@@ -181,7 +181,8 @@ impl PathMtu {
         falls
     }
 
-    /// The next probe to write: its number and size. Answers are expected within `timeout_ns`.
+    /// Returns the next probe to write: its number and its size. Answers are expected within
+    /// `timeout_ns`.
     pub fn poll_probe(&mut self, now: Time, timeout_ns: u64) -> Option<(u32, u32)> {
         let search = self.search.as_mut()?;
         let between = |size: &u32| *size > search.above && *size < search.longest;
@@ -202,7 +203,7 @@ impl PathMtu {
         }
     }
 
-    /// The peer answers a probe. Returns whether the size in use has risen.
+    /// Takes the peer's answer to a probe. Returns whether the size in use has risen.
     pub fn handle_answer(&mut self, now: Time, number: u32) -> bool {
         let (of, size) = (number >> 16, number & 0xffff);
         let Some(search) = self.search.as_mut().filter(|_| of == self.number.into()) else {
@@ -232,7 +233,7 @@ impl PathMtu {
         }
     }
 
-    /// The kernel reports a packet that was too long for a link of `mtu`; none where that is not
+    /// Takes the kernel's report of a packet that was too long for a link of `mtu` bytes, if it is
     /// known. Returns whether the size in use has fallen. A forged message cannot bring it below
     /// [`BASE`] (RFC 8899 §4.6.2).
     pub fn handle_too_big(&mut self, now: Time, mtu: Option<u32>) -> bool {
@@ -247,7 +248,7 @@ impl PathMtu {
         true
     }
 
-    /// Long packets may get lost for their length: finds out, unless a search is in progress.
+    /// Checks whether the path drops long packets for their length, unless a search is in progress.
     pub fn suspect(&mut self, now: Time) {
         if self.search.is_none() && self.current > BASE && now >= self.rests_until {
             let purpose = Purpose::Check {

@@ -66,22 +66,22 @@ impl CarefulResume {
         }
     }
 
-    /// The rate to send at beyond what the control sends by itself.
+    /// Returns the rate to send at beyond the control's own.
     #[must_use]
     pub fn rate(&self) -> Option<Rate> {
         let jump = self.remembered.rate.percent(JUMP_PERCENT);
         (self.phase == Phase::Unvalidated).then_some(jump)
     }
 
-    /// The most wire bytes in flight beyond the control's own: half of the remembered rate times
-    /// one round trip.
+    /// Returns the most wire bytes in flight beyond the control's own: half of the remembered rate
+    /// times one round trip.
     #[must_use]
     pub fn window_bytes(&self) -> u64 {
         self.rate()
             .map_or(0, |rate| rate.bytes_in(self.remembered.rtt_ns))
     }
 
-    /// A round-trip time was measured.
+    /// Takes a round-trip time, ns.
     pub const fn handle_rtt(&mut self, rtt_ns: u64) {
         match &mut self.phase {
             Phase::Over => {}
@@ -91,7 +91,7 @@ impl CarefulResume {
         }
     }
 
-    /// The first train was answered, and shows this rate.
+    /// Takes the rate that the first train showed.
     pub fn handle_train(&mut self, shown: Rate) {
         let Phase::Reconnaissance { agrees } = self.phase else {
             return;
@@ -121,7 +121,7 @@ impl CarefulResume {
         }
     }
 
-    /// The path's queue is filling, or the control knows the rate.
+    /// Ends the resumption: the path's queue is filling, or the control knows the rate.
     pub const fn finish(&mut self) {
         self.phase = Phase::Over;
     }

@@ -62,31 +62,31 @@ impl RttEstimator {
         self.sampled
     }
 
-    /// Smoothed round-trip time, ns.
+    /// Returns the smoothed round-trip time, ns.
     #[must_use]
     pub fn smoothed_ns(&self) -> u64 {
         self.smoothed_ns
     }
 
-    /// Mean deviation, ns.
+    /// Returns the mean deviation, ns.
     #[must_use]
     pub fn variation_ns(&self) -> u64 {
         self.variation_ns
     }
 
-    /// The latest measurement, ns.
+    /// Returns the latest measurement, ns.
     #[must_use]
     pub fn latest_ns(&self) -> u64 {
         self.latest_ns
     }
 
-    /// The least of the last 30 s, ns; the smoothed guess before any measurement.
+    /// Returns the least of the last 30 s, ns; the smoothed guess before any measurement.
     #[must_use]
     pub fn minimum_ns(&self) -> u64 {
         self.minimum.value().unwrap_or(self.smoothed_ns)
     }
 
-    /// `smoothed + 4 * variation` (RFC 6298 §2.3), ns.
+    /// Returns `smoothed + 4 * variation` (RFC 6298 §2.3), ns.
     #[must_use]
     pub fn timeout_ns(&self) -> u64 {
         self.smoothed_ns + 4 * self.variation_ns

@@ -19,31 +19,31 @@ impl Time {
     /// The epoch.
     pub const ZERO: Self = Self(0);
 
-    /// A moment `ns` nanoseconds after the epoch.
+    /// Makes the moment `ns` nanoseconds after the epoch.
     #[must_use]
     pub const fn from_ns(ns: u64) -> Self {
         Self(ns)
     }
 
-    /// Nanoseconds since the epoch.
+    /// Returns the nanoseconds since the epoch.
     #[must_use]
     pub const fn as_ns(self) -> u64 {
         self.0
     }
 
-    /// Nanoseconds from `earlier` to here; zero if `earlier` is later.
+    /// Returns the nanoseconds from `earlier` to here; zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> u64 {
         self.0.saturating_sub(earlier.0)
     }
 
-    /// This moment plus `ns` nanoseconds.
+    /// Returns this moment plus `ns` nanoseconds.
     #[must_use]
     pub const fn after(self, ns: u64) -> Self {
         Self(self.0.saturating_add(ns))
     }
 
-    /// This moment minus `ns` nanoseconds, not before the epoch.
+    /// Returns this moment minus `ns` nanoseconds, not before the epoch.
     #[must_use]
     pub const fn before(self, ns: u64) -> Self {
         Self(self.0.saturating_sub(ns))

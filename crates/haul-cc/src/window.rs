@@ -82,7 +82,7 @@ const PACING_PERCENT_SLOW_START: u64 = 200;
 const PACING_PERCENT: u64 = 120;
 
 impl<L: Law> Window<L> {
-    /// A control by `law` for packets of `packet_bytes` wire bytes.
+    /// Makes a control by `law` for packets of `packet_bytes` wire bytes.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,
@@ -100,7 +100,7 @@ impl<L: Law> Window<L> {
         }
     }
 
-    /// The law, with its state.
+    /// Returns the law, with its state.
     #[must_use]
     pub fn law(&self) -> &L {
         &self.law

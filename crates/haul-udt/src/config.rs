@@ -83,8 +83,8 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Packets that fit into the receive window when each takes a slot of its own (messages, and
-    /// plain UDT peers).
+    /// Returns how many packets fit into the receive window when each takes a slot of its own
+    /// (messages, and plain UDT peers).
     #[must_use]
     pub fn receive_slots(&self) -> u32 {
         let slot_len = u64::from(payload_len(self.mtu, LOWER_LEN_LEAST).max(1));
@@ -106,7 +106,7 @@ impl Config {
         }
     }
 
-    /// Bytes of payload in a full packet when the peer has `mtu` too.
+    /// Returns the bytes of payload in a full packet when the peer has `mtu` too.
     #[must_use]
     pub fn payload_len(&self) -> u32 {
         payload_len(self.mtu, self.lower_len)

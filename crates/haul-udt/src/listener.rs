@@ -61,7 +61,7 @@ const COOKIE_PERIOD_NS: u64 = 60 * SECOND_NS;
 const VERSION: u32 = crate::wire::UDT_VERSION;
 
 impl Listener {
-    /// `secret` must be random; it keeps cookies unforgeable.
+    /// Makes a listener. `secret` must be random: it keeps cookies unforgeable.
     #[must_use]
     pub fn new(config: &Config, secret: [u8; 16]) -> Self {
         Self {

@@ -93,7 +93,7 @@ pub struct SendTotals {
 }
 
 impl SendTotals {
-    /// Of `resent_bytes`, those that the path lost.
+    /// Returns those of `resent_bytes` that the path lost.
     #[must_use]
     pub fn path_lost_bytes(&self) -> u64 {
         self.resent_bytes

@@ -13,19 +13,19 @@ const MASK: u32 = 0x7fff_ffff;
 const SPAN: i64 = 1 << 31;
 
 impl Seq {
-    /// The lower 31 bits of `raw`.
+    /// Makes a sequence number of the lower 31 bits of `raw`.
     #[must_use]
     pub const fn new(raw: u32) -> Self {
         Self(raw & MASK)
     }
 
-    /// The 31 bits.
+    /// Returns the 31 bits.
     #[must_use]
     pub const fn get(self) -> u32 {
         self.0
     }
 
-    /// The sequence number of packet `number`.
+    /// Returns the sequence number of packet `number`.
     #[must_use]
     #[expect(
         clippy::cast_possible_truncation,
@@ -35,7 +35,7 @@ impl Seq {
         Self(number as u32 & MASK)
     }
 
-    /// The packet number nearest to `near` with this sequence number.
+    /// Returns the packet number nearest to `near` that has this sequence number.
     #[must_use]
     pub fn extend(self, near: u64) -> u64 {
         let ahead = i64::from(self.0) - i64::from(Self::of(near).0);

@@ -17,7 +17,7 @@ impl Peer {
     /// Every queue pair that is attached to a group (IBTA 1.4 §10.5.2.2).
     pub const GROUP_QP: u32 = 0x00ff_ffff;
 
-    /// The queue pair `qp_num` at `addr`.
+    /// Names the queue pair `qp_num` at `addr`.
     #[must_use]
     pub fn new(addr: SocketAddr, qp_num: u32) -> Self {
         Self { addr, qp_num }

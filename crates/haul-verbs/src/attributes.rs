@@ -87,7 +87,7 @@ impl RateLimit {
         }
     }
 
-    /// With this burst, or with one as it suits the device.
+    /// Sets the burst, bytes; with `None` the device chooses one.
     #[must_use]
     pub const fn with_burst(self, max_burst_bytes: Option<u64>) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl RateLimit {
     }
 }
 
-/// What two applications exchange to connect queue pairs without the connection manager.
+/// The values that two applications exchange to connect queue pairs without the connection manager.
 /// [`Endpoint::new`] builds it from what the peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -152,8 +152,8 @@ pub struct QpStatistics {
     pub round_trip_ns: u64,
 }
 
-/// What an end offers or asks for (`rdma_conn_param`). Build it from [`ConnParam::default`], then
-/// set fields.
+/// The parameters that an end offers or requests (`rdma_conn_param`). Build it from
+/// [`ConnParam::default`], then set fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ConnParam<'a> {
@@ -183,7 +183,7 @@ impl Default for ConnParam<'_> {
     }
 }
 
-/// What both ends agreed on.
+/// The parameters that both ends agreed on.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Established {

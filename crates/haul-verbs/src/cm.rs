@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use crate::attributes::{ConnParam, Established};
 pub use crate::queue::{CmEvent, ConnectRequest, EventChannel};
 
-/// A listener; dropping it ends it, not the connections that came of it.
+/// A listener. Dropping it ends it, but not its connections.
 #[derive(Debug)]
 pub struct Listener(Arc<dyn ListenerOps>);
 
@@ -29,7 +29,7 @@ impl Listener {
     }
 }
 
-/// Behind [`Listener`]; dropping it ends it.
+/// A provider's part of [`Listener`]. Dropping it ends the listener.
 pub trait ListenerOps: Any + Debug + Send + Sync {
     /// See [`Listener::local_addr`](crate::cm::Listener::local_addr).
     fn local_addr(&self) -> SocketAddr;

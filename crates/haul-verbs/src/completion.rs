@@ -61,7 +61,7 @@ impl Cq {
     }
 }
 
-/// Where armed completion queues leave events.
+/// A channel on which armed completion queues leave events.
 ///
 /// It is [`AsFd`], so an event loop can wait for it. With tokio, which only watches the descriptor:
 ///
@@ -175,8 +175,8 @@ pub enum WcStatus {
     RemAbortErr,
     /// The device is broken.
     FatalErr,
-    /// No answer in time. A Read by unreliable datagrams has brought what its record says
-    /// ([`Qp::take_record`](crate::Qp::take_record)).
+    /// No answer in time. The record of a Read by unreliable datagrams lists the ranges that
+    /// arrived ([`Qp::take_record`](crate::Qp::take_record)).
     RespTimeoutErr,
     /// None of these.
     GeneralErr,
@@ -209,7 +209,7 @@ impl fmt::Display for WcStatus {
 /// For `?` and `anyhow`; [`WcStatus::Success`] is no error.
 impl std::error::Error for WcStatus {}
 
-/// What was completed (`ibv_wc_opcode`). Meaningful with [`WcStatus::Success`] only.
+/// The completed operation (`ibv_wc_opcode`). Meaningful with [`WcStatus::Success`] only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WcOpcode {
@@ -233,12 +233,12 @@ pub enum WcOpcode {
     /// A Write-Record, at its source.
     WriteRecord,
     /// A Write-Record, at its target: [`Qp::take_record`](crate::Qp::take_record) with the
-    /// completion's `wr_id` says what was placed. Takes no receive work request, so it may fill no
+    /// completion's `wr_id` lists what was placed. Takes no receive work request, so it may fill no
     /// more than half of the completion queue: a record beyond that is kept, but has no completion.
     RecvWriteRecord,
 }
 
-/// What arrived with a message besides its bytes.
+/// Data that arrived with a message beside its bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum WcData {
@@ -300,7 +300,7 @@ impl WorkCompletion {
     }
 }
 
-/// Behind [`Cq`].
+/// A provider's part of [`Cq`].
 pub trait CqOps: Any + Debug + Send + Sync {
     /// See [`Cq::poll`](crate::Cq::poll).
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize>;
@@ -310,7 +310,7 @@ pub trait CqOps: Any + Debug + Send + Sync {
     fn arm(&self, notify: Notify) -> Result<()>;
 }
 
-/// Behind [`CompletionChannel`].
+/// A provider's part of [`CompletionChannel`].
 pub trait CompletionChannelOps: Any + Debug + Send + Sync {
     /// See [`CompletionChannel::fd`](crate::CompletionChannel::fd).
     fn fd(&self) -> BorrowedFd<'_>;

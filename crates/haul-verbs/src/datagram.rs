@@ -42,7 +42,7 @@ pub enum RecordStatus {
     Chunk,
 }
 
-/// What a Write-Record left in a region of this end.
+/// The record of a Write-Record that arrived in a region of this end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WriteRecord {

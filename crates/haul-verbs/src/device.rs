@@ -264,7 +264,7 @@ impl Context {
     }
 }
 
-/// Behind [`Device`].
+/// A provider's part of [`Device`].
 pub trait DeviceOps: Any + Debug + Send + Sync {
     /// See [`Device::name`].
     fn name(&self) -> &str;
@@ -282,7 +282,7 @@ pub trait DeviceOps: Any + Debug + Send + Sync {
     fn open(&self) -> Result<Arc<dyn ContextOps>>;
 }
 
-/// Behind [`Context`], whose methods say what each does and how it fails.
+/// A provider's part of [`Context`], whose methods document what each does and how it fails.
 pub trait ContextOps: Any + Debug + Send + Sync {
     /// See [`Context::attributes`](crate::Context::attributes).
     fn attributes(&self) -> Result<DeviceAttributes>;

@@ -12,7 +12,7 @@
 //! earlier gives old and new bytes mixed.
 //!
 //! Order and completion: work requests of a queue pair start in the order of posting and complete
-//! in that order. What a completion says depends on the transport, see [`Transport`] and
+//! in that order. What a completion proves depends on the transport: see [`Transport`] and
 //! docs/verbs.md: over iWARP a Write or Send is complete when the transport has taken it, not when
 //! it has reached the peer, unless the queue pair was made with [`QpInit::remote_placement`].
 //!

@@ -18,7 +18,7 @@ use crate::work::Sge;
 #[derive(Debug, Clone)]
 pub struct Pd(Arc<dyn PdOps>);
 
-/// What addresses in a memory region count from.
+/// The origin of addresses in a memory region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MrAddressing {
     /// Its first byte is 0: the default, for it tells the peer nothing of this process.
@@ -40,7 +40,7 @@ pub struct MrInit {
     pub access: AccessFlags,
     /// What addresses count from. Devices without
     /// [`DeviceCaps::ZERO_BASED`](crate::DeviceCaps::ZERO_BASED) take [`MrAddressing::Virtual`] for
-    /// [`MrAddressing::ZeroBased`]; [`Mr::addr`] says what it is.
+    /// [`MrAddressing::ZeroBased`]; [`Mr::addr`] returns the first one.
     pub addressing: MrAddressing,
     /// Whose datagrams reach it.
     pub sources: Sources,
@@ -212,7 +212,7 @@ impl Drop for Mr {
     }
 }
 
-/// Behind [`Pd`].
+/// A provider's part of [`Pd`].
 pub trait PdOps: Any + Debug + Send + Sync {
     /// See [`Pd::register`](crate::Pd::register). The rights do not contradict each other.
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>>;
@@ -224,7 +224,7 @@ pub trait PdOps: Any + Debug + Send + Sync {
     }
 }
 
-/// Behind [`Mr`].
+/// A provider's part of [`Mr`].
 pub trait MrOps: Any + Debug + Send + Sync {
     /// See [`Mr::lkey`](crate::Mr::lkey).
     fn lkey(&self) -> u32;

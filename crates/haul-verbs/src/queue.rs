@@ -292,7 +292,7 @@ pub enum CmEvent {
     },
 }
 
-/// Where events of connections arrive (`rdma_event_channel`). Clones are the same.
+/// A channel on which events of connections arrive (`rdma_event_channel`). Clones are the same.
 ///
 /// It is [`AsFd`], so an event loop can wait for it. With tokio, which only watches the descriptor:
 ///
@@ -415,7 +415,7 @@ impl ConnectRequest {
     }
 }
 
-/// Behind [`Qp`].
+/// A provider's part of [`Qp`].
 pub trait QpOps: Any + Debug + Send + Sync {
     /// See [`Qp::qp_num`](crate::Qp::qp_num).
     fn qp_num(&self) -> u32;
@@ -489,7 +489,7 @@ pub trait QpOps: Any + Debug + Send + Sync {
     }
 }
 
-/// Behind [`EventChannel`].
+/// A provider's part of [`EventChannel`].
 pub trait EventChannelOps: Any + Debug + Send + Sync {
     /// See [`EventChannel::fd`](crate::cm::EventChannel::fd).
     fn fd(&self) -> BorrowedFd<'_>;
@@ -499,7 +499,7 @@ pub trait EventChannelOps: Any + Debug + Send + Sync {
     fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>>;
 }
 
-/// Behind [`ConnectRequest`]; dropping it without an answer rejects it.
+/// A provider's part of [`ConnectRequest`]. Dropping it without an answer rejects the request.
 pub trait RequestOps: Debug + Send + Sync {
     /// See [`ConnectRequest::accept`](crate::cm::ConnectRequest::accept).
     fn accept(self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()>;

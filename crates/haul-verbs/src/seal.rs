@@ -4,8 +4,8 @@ use std::fmt;
 
 use zeroize::Zeroize;
 
-/// The key of a sealed datagram service: 32 bytes that nobody can guess, the same at all queue
-/// pairs that talk to each other. Whoever has it can read and write in the name of any of them. It
+/// The key of a sealed datagram service: 32 random bytes, the same at all queue
+/// pairs that exchange messages. Whoever has it can read and write in the name of any of them. It
 /// is erased when dropped and never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SealKey([u8; Self::LEN]);

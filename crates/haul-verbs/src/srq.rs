@@ -62,7 +62,7 @@ impl Srq {
     }
 }
 
-/// Behind [`Srq`].
+/// A provider's part of [`Srq`].
 pub trait SrqOps: Any + Debug + Send + Sync {
     /// See [`Srq::post_recv`](crate::Srq::post_recv).
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError>;

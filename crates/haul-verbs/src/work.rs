@@ -95,7 +95,7 @@ impl std::fmt::Debug for SgeList {
     }
 }
 
-/// What a send work request is to do (`ibv_wr_opcode`).
+/// The operation of a send work request (`ibv_wr_opcode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SendOp {

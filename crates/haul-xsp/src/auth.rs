@@ -123,7 +123,7 @@ impl Ticketer {
         }
     }
 
-    /// A ticket for a session, good until `expires`.
+    /// Issues a ticket for a session, valid until `expires`.
     #[must_use]
     pub fn issue(&self, session: SessionId, expires: Time) -> [u8; TICKET_LEN] {
         let mut ticket = [0; TICKET_LEN];
@@ -134,7 +134,7 @@ impl Ticketer {
         ticket
     }
 
-    /// The session that a ticket is of, if this end made it and it is not too old.
+    /// Returns the session of a ticket that this end issued and that has not expired.
     #[must_use]
     pub fn check(&self, now: Time, ticket: &[u8; TICKET_LEN]) -> Option<SessionId> {
         let (head, proof) = ticket.split_at(24);

@@ -149,12 +149,12 @@ impl Directory {
         }
     }
 
-    /// The session is over.
+    /// Removes a session that is over.
     pub fn remove(&mut self, session: SessionId) {
         self.sessions.remove(&session);
     }
 
-    /// A ticket for a session that ends here.
+    /// Issues a ticket for a session that ends here.
     #[must_use]
     pub fn ticket(&self, session: SessionId, expires: Time) -> [u8; TICKET_LEN] {
         self.ticketer.issue(session, expires)
@@ -174,7 +174,7 @@ impl Directory {
         self.sessions.len()
     }
 
-    /// Whether there are none.
+    /// Whether it has no session.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.sessions.is_empty()

@@ -43,7 +43,7 @@ pub struct ChanId(pub u32);
 pub struct SlabSeq(pub u64);
 
 impl SlabSeq {
-    /// The slab after this one.
+    /// Returns the slab after this one.
     #[must_use]
     pub const fn next(self) -> Self {
         Self(self.0.saturating_add(1))

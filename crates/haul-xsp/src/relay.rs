@@ -88,7 +88,7 @@ impl Relay {
         }
     }
 
-    /// One of the segments.
+    /// Returns one of the segments.
     pub const fn side(&mut self, side: Side) -> &mut Session {
         match side {
             Side::Near => &mut self.near,
@@ -96,13 +96,13 @@ impl Relay {
         }
     }
 
-    /// The session's name.
+    /// Returns the session's name.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.near.id()
     }
 
-    /// Another next hop, after [`RelayEvent::HopFailed`].
+    /// Sets another next hop, after [`RelayEvent::HopFailed`].
     pub fn replace_far(&mut self, far: Session) {
         self.far = far;
     }

@@ -42,7 +42,7 @@ impl Cubic {
 }
 
 impl Window<Cubic> {
-    /// A control that goes on from `window_bytes` without slow start.
+    /// Makes a control that goes on from `window_bytes` without slow start.
     #[must_use]
     #[expect(
         clippy::cast_precision_loss,

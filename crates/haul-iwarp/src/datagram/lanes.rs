@@ -3,8 +3,7 @@
 //! The rules are that the numbers of a destination rise and that no message number comes twice. A
 //! queue pair may have a hundred thousand destinations, so they share: a destination always uses
 //! the same lane, the first one has its own, and the others are spread over a fixed number. Where
-//! destinations share a lane, each sees gaps, which mean nothing but that packets that it did not
-//! get cannot be counted from them.
+//! destinations share a lane, each sees gaps, so it cannot count lost packets by them.
 
 use std::hash::{Hash, Hasher};
 
@@ -21,7 +20,7 @@ const LANES: usize = 256;
 pub(super) struct Lane {
     psn: Psn,
     msg_id: MsgId,
-    /// Round trip of reads, microseconds; 0 is unknown. Of whichever destination was last.
+    /// Round trip of reads, microseconds, of the last destination; 0 is unknown.
     pub(super) rtt_us: u32,
 }
 

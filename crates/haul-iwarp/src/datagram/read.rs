@@ -22,11 +22,11 @@ pub(super) const RANGES_MAX: usize = 7;
 const ROUND: usize = 4;
 /// Ranges of a read that may be known with gaps between them.
 const KNOWN_RANGES: usize = 64;
-/// The least time after which nothing more is expected, and the longest.
+/// Bounds of the time after which a requester expects nothing more.
 const IDLE_NS: (u64, u64) = (SECOND_NS / 100, SECOND_NS);
-/// Round trips after which nothing more is expected.
+/// Round trips after which a requester expects nothing more.
 const IDLE_FACTOR: u64 = 4;
-/// Requests in a row without an answer after which the peer may have forgotten this end.
+/// Unanswered requests in a row after which the peer may have lost this end's state.
 const DOUBT: u32 = 2;
 
 /// Up to [`RANGES_MAX`] parts of a message (start, end exclusive), in place.
@@ -79,7 +79,7 @@ pub(super) struct Reads {
     open: Vec<Read>,
 }
 
-/// A segment of an answer that may be placed.
+/// A segment of a response that may be placed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) from: Source,
@@ -160,8 +160,7 @@ impl Reads {
         self.open.push(read);
     }
 
-    /// Checks an answer against the read that it is for. An empty one, to an empty read, ends it
-    /// here.
+    /// Checks a response against its read. An empty response to an empty read completes it here.
     pub(super) fn judge(
         &mut self,
         answer: &Answer,
@@ -227,7 +226,7 @@ impl Reads {
         rtt_us
     }
 
-    /// The sink of an answer is gone.
+    /// Handles a response whose sink was withdrawn.
     pub(super) fn fail(&mut self, answer: &Answer, events: &mut VecDeque<UdEvent>) {
         let to = answer.from.destination();
         self.finish(&to, answer.id, UdStatus::LocalProtection, events);
@@ -247,7 +246,7 @@ impl Reads {
         }
     }
 
-    /// A peer knows this end now, or does not answer.
+    /// Takes the outcome of a validation: the peer knows this end, or does not answer.
     pub(super) fn handle_known(
         &mut self,
         now: Time,
@@ -387,7 +386,7 @@ fn idle_after(rtt_ns: u64) -> u64 {
         .clamp(IDLE_NS.0, IDLE_NS.1)
 }
 
-/// An answer that is being sent.
+/// A response that is being sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) to: Source,
@@ -395,7 +394,7 @@ pub(super) struct Job {
     pub(super) request: ReadRequest,
     /// Not empty.
     pub(super) parts: Parts,
-    /// Where it stands: the part, and bytes of it that are sent.
+    /// The part that is being sent, and its bytes that are sent.
     part: usize,
     done: u32,
 }
@@ -427,14 +426,14 @@ impl Job {
     }
 }
 
-/// Answers to the reads of others.
+/// Responses to the peers' reads.
 #[derive(Debug, Default)]
 pub(super) struct Jobs {
     queue: VecDeque<Job>,
 }
 
 impl Jobs {
-    /// Takes a job, unless it is there already or there are too many.
+    /// Queues a response, unless it is queued already or the queue is full.
     pub(super) fn push(&mut self, config: &UdConfig, job: Job) -> Result<(), Reason> {
         let same =
             |other: &Job| other.to == job.to && other.id == job.id && other.parts == job.parts;
@@ -461,7 +460,7 @@ impl Jobs {
         self.queue.pop_front();
     }
 
-    /// Lets the others have their turn.
+    /// Gives the turn to the next response.
     pub(super) fn rotate(&mut self) {
         if let Some(job) = self.queue.pop_front() {
             self.queue.push_back(job);

@@ -1,5 +1,5 @@
-//! Sends of several segments: straight into a posted receive, which the first segment takes,
-//! whichever it is.
+//! Sends of several segments, placed straight into a posted receive. Whichever segment arrives
+//! first takes the receive.
 //!
 //! A message that is given up returns its receive to the head of the queue. If all slots are taken,
 //! the source's own oldest message is evicted; if it has none, the least recently active message.
@@ -58,7 +58,7 @@ pub(super) struct Reassembly {
     slots: Vec<Slot>,
     free: Vec<usize>,
     senders: Sources<Sender>,
-    /// How many were evicted in favour of others.
+    /// How many were evicted to make space for others.
     pub(super) evicted: u64,
     /// Bytes that the open messages announce together.
     octets: u64,
@@ -122,7 +122,7 @@ impl Reassembly {
         }
     }
 
-    /// Whether a segment of an open message may be placed; then the receive that it belongs to.
+    /// Returns the receive of a segment of an open message, if it may be placed.
     pub(super) fn judge(
         &self,
         at: usize,
@@ -141,7 +141,7 @@ impl Reassembly {
         }
     }
 
-    /// Marks a message that cannot be taken: its further segments are dropped.
+    /// Refuses a message: its further segments are dropped.
     pub(super) fn refuse(&mut self, from: &Source, id: MsgId) {
         let sender = self.senders.enter(from);
         self.senders[sender].closed.push(id);
@@ -247,7 +247,7 @@ impl Reassembly {
         slot.wr
     }
 
-    /// The buffers of a message's receive are gone.
+    /// Abandons a message whose receive's buffers were withdrawn.
     pub(super) fn fail(&mut self, at: usize) -> Option<(Message, RecvWr)> {
         let message = self.slots[at].message?;
         Some((message, self.close(at)))
@@ -264,7 +264,7 @@ impl Reassembly {
         self.deadline
     }
 
-    /// A message whose time is over is given up; call until there is none.
+    /// Abandons a message that has timed out; call until it returns `None`.
     pub(super) fn expire(&mut self, now: Time) -> Option<RecvWr> {
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return None;
@@ -283,7 +283,7 @@ impl Reassembly {
         }
     }
 
-    /// Gives up any one message; call until it returns `None`.
+    /// Abandons any one message; call until it returns `None`.
     pub(super) fn abandon(&mut self) -> Option<RecvWr> {
         let at = (0..self.slots.len()).find(|at| self.slots[*at].message.is_some())?;
         Some(self.close(at))

@@ -87,7 +87,7 @@ pub(super) struct Records {
     recent: usize,
     /// Not later than the first record's deadline.
     deadline: Option<Time>,
-    /// Closed ones, for those who ask.
+    /// Closed records that the user may query.
     kept: VecDeque<Record>,
     /// How many were closed, and how many of these to make room.
     pub(super) count: u64,
@@ -128,7 +128,7 @@ impl Records {
         Some(found)
     }
 
-    /// The tag of a segment is not valid any more.
+    /// The tag of a segment became invalid.
     pub(super) fn revoke(
         &mut self,
         config: &UdConfig,
@@ -281,7 +281,7 @@ impl Records {
         at
     }
 
-    /// A segment was placed.
+    /// Records a placed segment.
     pub(super) fn placed(
         &mut self,
         now: Time,
@@ -307,7 +307,7 @@ impl Records {
         self.advance(config, writer, piece.psn, events);
     }
 
-    /// A record has a segment more.
+    /// Adds a segment to a record.
     pub(super) fn grow(
         &mut self,
         now: Time,
@@ -337,7 +337,7 @@ impl Records {
         self.open.get(at).is_some_and(is_it)
     }
 
-    /// The memory of the record `at` is gone.
+    /// Handles the withdrawal of the memory of the record `at`.
     pub(super) fn revoke_at(
         &mut self,
         config: &UdConfig,
@@ -365,7 +365,7 @@ impl Records {
         }
     }
 
-    /// The source has come to `psn`: its messages whose last segment is long past will get no more.
+    /// Closes messages of a source that has reached `psn`, if their last segment is long past.
     fn advance(
         &mut self,
         config: &UdConfig,

@@ -19,7 +19,7 @@ const NONE: usize = usize::MAX;
 
 /// The state of a source.
 pub(super) trait Known: Default {
-    /// Whether it may be forgotten.
+    /// Whether it may be evicted.
     fn is_idle(&self) -> bool;
 }
 
@@ -79,8 +79,8 @@ impl<T: Known> Sources<T> {
         Some(at)
     }
 
-    /// The entry of a source; a new one forgets the oldest that is idle, if need be. There must be
-    /// an idle one.
+    /// Returns the entry of a source; a new one evicts the oldest idle entry if the table is full.
+    /// There must be an idle one.
     pub(super) fn enter(&mut self, source: &Source) -> usize {
         if let Some(at) = self.find(source) {
             return at;
@@ -168,7 +168,7 @@ impl<T> IndexMut<usize> for Sources<T> {
 #[derive(Debug)]
 pub(super) struct Closed {
     ids: [u32; CLOSED],
-    /// How many there were, ever; the next goes to this index, modulo the size.
+    /// How many were closed in all; the next goes to this index, modulo the size.
     count: usize,
     newest: MsgId,
 }

@@ -27,7 +27,7 @@ use crate::time::Time;
 use crate::wire::ddp::{self, Model};
 use crate::wire::rdmap;
 
-/// Segments of one message or response before others have their turn: about as many as one call
+/// Segments of one message or response before the next one's turn: about as many as one call
 /// with segmentation offload takes.
 const TURN: u32 = 64;
 /// Messages of more segments fill batches by themselves.
@@ -68,7 +68,7 @@ pub(super) struct Sender {
 pub(super) enum Next {
     /// A datagram; with it the request is sent.
     Datagram(Transmit, Option<UdSendWr>),
-    /// A read, to be begun.
+    /// A Read that is to begin.
     Read(UdSendWr),
 }
 
@@ -357,7 +357,7 @@ impl Sender {
         (transmit, (!is_done).then_some(current))
     }
 
-    /// The next segment of an answer. `None` if its memory is gone: then nothing is sent.
+    /// Returns the next segment of a response; `None` if its memory was withdrawn.
     fn answer<M: Memory + ?Sized>(
         &mut self,
         now: Time,

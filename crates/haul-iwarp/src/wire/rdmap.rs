@@ -116,7 +116,7 @@ impl Opcode {
         )
     }
 
-    /// RDMAP's control byte.
+    /// Returns RDMAP's control byte.
     #[must_use]
     pub const fn emit(self) -> u8 {
         VERSION | self as u8

@@ -69,7 +69,7 @@ pub enum Event {
     Connected(Params),
     /// The peer has closed, in order: nothing more will arrive.
     PeerClosed,
-    /// The connection is over.
+    /// Whether the connection is over.
     Closed(Option<Error>),
 }
 
@@ -320,9 +320,9 @@ impl Connection {
         }
     }
 
-    /// The kernel refused, or reports, a packet that is too long for the path; `mtu` is the path's
-    /// as far as the kernel knows it. Answers whether packets are shorter from now on, or none
-    /// where IP has to fragment them instead.
+    /// Notes that the kernel refused or reported a packet as too long for the path, whose MTU is
+    /// `mtu` if the kernel knows it. Returns whether packets are shorter from now on; `None` where
+    /// IP has to fragment them instead.
     pub fn handle_too_big(&mut self, now: Time, mtu: Option<u32>) -> Option<bool> {
         match &mut self.phase {
             Phase::Open(open) => open.handle_too_big(now, mtu),
@@ -330,7 +330,7 @@ impl Connection {
         }
     }
 
-    /// A deadline of [`Connection::poll_timeout`] has come.
+    /// Does what is due at a deadline of [`Connection::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         match &mut self.phase {
             Phase::Opening(opening) if opening.is_overdue(now) => {
@@ -350,8 +350,8 @@ impl Connection {
 
     // ---- commands
 
-    /// Stream: `bytes` more exist at the end of the send space. With `push`, all may go even in a
-    /// short packet; without, a tail shorter than a packet waits for more.
+    /// Appends `bytes` bytes to the stream, at the end of the send space. With `push`, all may
+    /// leave, even in a short packet; without, a tail shorter than a packet waits for more.
     ///
     /// # Errors
     /// [`SendError`] if this is not an open stream.
@@ -367,7 +367,7 @@ impl Connection {
         self.sending()?.finish(now)
     }
 
-    /// Message mode: a message of `len` bytes exists at the end of the send space. Answers its
+    /// Appends a message of `len` bytes at the end of the send space, in message mode. Returns its
     /// number.
     ///
     /// # Errors
@@ -389,29 +389,29 @@ impl Connection {
         }
     }
 
-    /// Placed streams: the caller has taken everything below stream offset `to`, which frees space
-    /// for more.
+    /// Frees the space below offset `to` of a placed stream: the caller has taken those bytes.
     pub fn consume(&mut self, now: Time, to: u64) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.consume(now, to);
         }
     }
 
-    /// Placed streams: the caller holds `held` payload bytes that arrived, and can hold `most` at a
-    /// time. From the first call on the sender stays within that space; call again as it changes.
+    /// Limits what the peer sends on a placed stream: this end holds `held` bytes of arrived
+    /// payload, and `most` at a time. The peer stays within that space from the first call on; call
+    /// again as it changes.
     pub fn limit_room(&mut self, now: Time, held: u64, most: u64) {
         if let Phase::Open(open) = &mut self.phase {
             open.receiver.limit_room(now, held, most);
         }
     }
 
-    /// Plain streams: the next piece of the stream in the receive memory, if it has arrived.
+    /// Returns the next piece of a plain stream in the receive memory, if it has arrived.
     #[must_use]
     pub fn front_piece(&mut self) -> Option<Piece> {
         self.slots_of(SocketKind::Stream)?.front()
     }
 
-    /// Plain streams: the caller has taken the front piece.
+    /// Frees the front piece of a plain stream.
     pub fn pop_piece(&mut self) {
         if let Some(slots) = self.slots_of(SocketKind::Stream) {
             slots.pop_front();
@@ -419,13 +419,13 @@ impl Connection {
         self.note_room();
     }
 
-    /// Message mode: a message that has arrived whole and whose turn it is.
+    /// Returns the next message that has arrived whole, in message mode.
     #[must_use]
     pub fn front_message(&mut self) -> Option<Message> {
         self.slots_of(SocketKind::Datagram)?.message()
     }
 
-    /// Message mode: hands the pieces of `message` to `take` in order, and frees them.
+    /// Passes the pieces of `message` to `take` in order, and frees them.
     pub fn take_message(&mut self, message: &Message, mut take: impl FnMut(Piece)) {
         if let Some(slots) = self.slots_of(SocketKind::Datagram) {
             slots.pieces(message).for_each(&mut take);
@@ -450,9 +450,9 @@ impl Connection {
         }
     }
 
-    /// Sends no faster than `rate_max`, and over any time no more than that brings and
-    /// `burst_bytes` (wire bytes), from now on: [`Config::rate_max`] and [`Config::burst_bytes`],
-    /// where they are known only when the connection is there.
+    /// Limits the rate from now on to `rate_max`, with bursts of `burst_bytes` (wire bytes):
+    /// [`Config::rate_max`] and [`Config::burst_bytes`], for callers that learn them after the
+    /// connection opened.
     pub fn limit_rate(&mut self, rate_max: Rate, burst_bytes: Option<u64>) {
         self.config.rate_max = rate_max;
         self.config.burst_bytes = burst_bytes;
@@ -486,7 +486,7 @@ impl Connection {
 
     // ---- outputs
 
-    /// The piece of a data packet in a datagram, if it is one and was not damaged.
+    /// Returns the piece of a data packet in a datagram, if it is one and was not damaged.
     #[must_use]
     pub fn piece<'a>(&self, datagram: &'a [u8]) -> Option<crate::wire::PacketPiece<'a>> {
         let piece = crate::wire::PacketPiece::parse(datagram)?;
@@ -567,13 +567,13 @@ impl Connection {
         }
     }
 
-    /// The next event.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When to call [`Connection::handle_timeout`] and [`Connection::poll_transmit`] again at the
-    /// latest; none when the connection can be forgotten.
+    /// Returns when to call [`Connection::handle_timeout`] and [`Connection::poll_transmit`] again
+    /// at the latest; `None` when the connection can be dropped.
     #[must_use]
     pub fn poll_timeout(&self, now: Time) -> Option<Time> {
         match &self.phase {
@@ -612,20 +612,21 @@ impl Connection {
         self.open_state().is_some_and(Established::may_say_ecn) && self.config.control.heeds_marks()
     }
 
-    /// Placed streams: everything below this stream offset has arrived.
+    /// Returns the offset of a placed stream below which all bytes have arrived.
     #[must_use]
     pub fn delivered_offset(&self) -> u64 {
         self.last()
             .map_or(0, |last| last.receiver.delivered_offset())
     }
 
-    /// The peer has ended its direction of the stream, and all of it has arrived.
+    /// Whether the peer has ended its direction of the stream, and all of it has arrived.
     #[must_use]
     pub fn has_peer_finished(&self) -> bool {
         self.last().is_some_and(|last| last.receiver.is_finished())
     }
 
-    /// The send space below this position has arrived and need not be kept.
+    /// Returns the position of the send space below which all bytes have arrived: they need not be
+    /// kept.
     #[must_use]
     pub fn released(&self) -> u64 {
         self.last().map_or(0, |last| last.sender.released())
@@ -638,14 +639,14 @@ impl Connection {
         self.last().map_or(0, |last| last.sender.acknowledged())
     }
 
-    /// The send space below this position has been sent at least once.
+    /// Returns the position of the send space below which all bytes were sent at least once.
     #[must_use]
     pub fn sent_position(&self) -> u64 {
         self.last().map_or(0, |last| last.sender.position())
     }
 
-    /// Bytes of receive memory that the positions of [`Placement`](crate::Placement)s reach into;
-    /// zero where packets are placed by stream offset.
+    /// Returns the bytes of receive memory that positions of [`Placement`](crate::Placement)s refer
+    /// to; zero where packets are placed by stream offset.
     #[must_use]
     pub fn receive_memory_bytes(&mut self) -> u64 {
         match &mut self.phase {
@@ -657,14 +658,14 @@ impl Connection {
         }
     }
 
-    /// When a report to the sender is due; nothing that arrives need be looked at before.
+    /// Returns when a report to the sender is due. Nothing that arrives need be read before.
     #[must_use]
     pub fn feedback_due(&self) -> Option<Time> {
         self.open_state()
             .and_then(|open| open.receiver.feedback_due())
     }
 
-    /// When the next data packets may leave, if nothing but the pace holds them back.
+    /// Returns when the next data packets may leave, if only the pace holds them back.
     #[must_use]
     pub fn paced_until(&self) -> Option<Time> {
         self.open_state().and_then(Established::paced_until)
@@ -684,7 +685,7 @@ impl Connection {
         self.open_state().is_none_or(Established::is_drained)
     }
 
-    /// The connection is over.
+    /// Whether the connection is over.
     #[must_use]
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
@@ -699,9 +700,9 @@ impl Connection {
             .is_some_and(|open| open.wants_fragments(now))
     }
 
-    /// The longest datagram that the path is known to carry, UDP payload in bytes. The caller cuts
-    /// longer data packets into pieces ([`Connection::cut`]). [`Params::payload_len`] limits them
-    /// where the path is not probed.
+    /// Returns the longest datagram that the path is known to carry, UDP payload in bytes. The
+    /// caller cuts longer data packets into pieces ([`Connection::cut`]). [`Params::payload_len`]
+    /// limits them where the path is not probed.
     #[must_use]
     pub fn datagram_max(&self) -> usize {
         self.open_state()
@@ -715,7 +716,7 @@ impl Connection {
         self.open_state().is_some_and(Established::is_path_settled)
     }
 
-    /// Counters, while the connection is open.
+    /// Returns the counters, while the connection is open.
     #[must_use]
     pub fn stats(&self) -> Option<Stats> {
         let refused = self.seal.as_ref().map(|(_, numbering)| numbering.refused);

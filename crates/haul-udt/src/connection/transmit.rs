@@ -45,8 +45,8 @@ impl Transmit {
         }
     }
 
-    /// Bytes of each data packet but the last, header included and seal not; the last is no longer
-    /// than that.
+    /// Returns the bytes of each data packet but the last, header included and seal not; the last
+    /// is no longer than that.
     #[must_use]
     pub fn segment_len(&self) -> usize {
         self.payload

@@ -99,31 +99,32 @@ impl Data {
         header
     }
 
-    /// Between Longhaul ends: this packet was sent before.
+    /// Whether the packet is a retransmission; between Longhaul ends only.
     #[must_use]
     pub fn resent(&self) -> bool {
         self.message & RESENT_BIT != 0
     }
 
-    /// Between Longhaul ends: nothing follows for now, and feedback is requested at once.
+    /// Whether the sender asks for feedback at once, as no packet follows for now; between Longhaul
+    /// ends only.
     #[must_use]
     pub fn prompt(&self) -> bool {
         self.message & PROMPT_BIT != 0
     }
 
-    /// Between Longhaul ends: the message number without the marks, 27 bits.
+    /// Returns the message number without the marks, 27 bits; between Longhaul ends only.
     #[must_use]
     pub fn message_extended(&self) -> u32 {
         self.message & MESSAGE_MASK_EXTENDED
     }
 
-    /// Between Longhaul ends: a message number with the mark of [`Data::resent`].
+    /// Returns a message number with the mark of [`Data::resent`]; between Longhaul ends only.
     #[must_use]
     pub fn mark(message: u32, resent: bool) -> u32 {
         (message & MESSAGE_MASK_EXTENDED) | (u32::from(resent) * RESENT_BIT)
     }
 
-    /// Between Longhaul ends: asks for feedback at once ([`Data::prompt`]).
+    /// Asks for feedback at once ([`Data::prompt`]); between Longhaul ends only.
     pub fn ask(&mut self) {
         self.message |= PROMPT_BIT;
     }
@@ -156,7 +157,7 @@ impl<'a> Packet<'a> {
         }))
     }
 
-    /// The receiving socket of a datagram, for demultiplexing; none if it is too short to have one.
+    /// Returns the receiving socket of a datagram; `None` if the datagram is too short.
     #[must_use]
     pub fn destination(datagram: &[u8]) -> Option<SocketId> {
         datagram

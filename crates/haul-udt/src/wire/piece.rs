@@ -59,8 +59,8 @@ impl<'a> PacketPiece<'a> {
     }
 }
 
-/// Length of each piece, headers included, where packets of `len` bytes are cut for datagrams of at
-/// most `max` bytes: as many pieces as it takes, all as short as that allows.
+/// Returns the length of each piece, headers included, where packets of `len` bytes are cut for
+/// datagrams of at most `max` bytes: as many pieces as it takes, all as short as that allows.
 #[must_use]
 pub const fn piece_len(len: usize, max: usize) -> usize {
     let room = max - HEADER_LEN - PREFIX;

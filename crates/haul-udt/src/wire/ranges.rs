@@ -34,7 +34,7 @@ impl<'a> LossRanges<'a> {
         Ok(Self { words })
     }
 
-    /// First and last packet of each range.
+    /// Returns the first and the last packet of each range.
     pub fn iter(&self) -> impl Iterator<Item = (Seq, Seq)> + 'a {
         let (ranges, mut index) = (*self, 0);
         std::iter::from_fn(move || {
@@ -57,7 +57,7 @@ impl<'a> LossRanges<'a> {
         Some((first, Seq::new(word(self.words, index + 1)), 2))
     }
 
-    /// Bytes on the wire.
+    /// Returns the bytes on the wire.
     #[must_use]
     pub fn wire_len(&self) -> usize {
         self.words.len()

@@ -222,7 +222,7 @@ const NACK_CRC: u16 = 1;
 const NACK_REMOTE: u16 = 3;
 
 impl Consumer {
-    /// A consumer with an arena of its own.
+    /// Makes a consumer with an arena of its own.
     #[must_use]
     pub fn new(config: ConsumerConfig, acknowledge: bool) -> Self {
         let least = config.extent_bytes_min.next_power_of_two();
@@ -263,7 +263,7 @@ impl Consumer {
         consumer
     }
 
-    /// The rate and burst of the path, where this end enforces them by the reads that it requests.
+    /// Sets the rate and burst of the path, which this end enforces by the reads that it requests.
     pub fn set_limit(&mut self, now: Time, rate_bps: Option<u64>, burst_bytes: Option<u64>) {
         (self.config.rate_bps, self.config.burst_bytes) = (rate_bps, burst_bytes);
         self.plan = first_plan(&self.config);
@@ -586,7 +586,7 @@ impl Consumer {
         self.slab_mut(seq)?.records.get_mut(index)
     }
 
-    /// A read to post now; `None` while the path has all it may have.
+    /// Returns a read to post now; `None` while the path is full.
     pub fn poll_get(&mut self, now: Time) -> Option<Get> {
         self.paced_until = None;
         while self.gets.len() < usize::from(self.plan.depth) {
@@ -760,7 +760,7 @@ impl Consumer {
         self.conns.get(&conn).is_some_and(|rx| !rx.discarded)
     }
 
-    /// A record whose checksum is to be computed.
+    /// Returns a record whose checksum is to be computed.
     pub fn poll_verify(&mut self) -> Option<Verify> {
         self.to_verify.pop_front()
     }
@@ -872,15 +872,15 @@ impl Consumer {
 
     // Returns the next data for the application.
 
-    /// A connection with something to read that had nothing before.
+    /// Returns a connection with something to read that had nothing before.
     pub fn poll_readable(&mut self) -> Option<ConnId> {
         let conn = self.readable.pop_front()?;
         self.unread.insert(conn);
         Some(conn)
     }
 
-    /// The next bytes of a connection, at most `most`, or its end. Bytes stay where they are
-    /// until [`Self::release`].
+    /// Returns the next bytes of a connection, at most `most`, or its end. Bytes stay where they
+    /// are until [`Self::release`].
     pub fn read(&mut self, conn: ConnId, most: u64) -> Option<Read> {
         if self.frozen {
             return None;

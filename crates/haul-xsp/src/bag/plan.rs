@@ -60,7 +60,7 @@ pub fn ring_bytes(rate_bps: u64, rtt_ns: u64, regions: u16, mode: Mode) -> u64 {
 }
 
 impl Plan {
-    /// The plan for a path: `depth * chunk` covers twice what is in flight between a read and its
+    /// Plans for a path: `depth * chunk` covers twice what is in flight between a read and its
     /// answer, one round trip, so that the path shows whether it carries more than is known; a read
     /// is no more than half of the policer's burst, for its answer leaves at line rate (paper
     /// §V.C).
@@ -344,13 +344,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Round trip without queues, ns, as far as known.
+    /// Returns the round trip without queues, ns, as far as known.
     #[must_use]
     pub fn rtt_ns(&self) -> Option<u64> {
         self.rtts.iter().flatten().min().copied()
     }
 
-    /// The best rate of late, bits per second; 0 before anything arrived.
+    /// Returns the best recent rate, bits per second; 0 before anything arrived.
     #[must_use]
     pub fn rate_bps(&self) -> u64 {
         self.rates.iter().max().copied().unwrap_or(0)

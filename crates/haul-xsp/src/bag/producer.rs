@@ -416,7 +416,7 @@ impl Producer {
         self.held = Some(until);
     }
 
-    /// Held data may leave.
+    /// Lets held data leave.
     pub fn release(&mut self) {
         self.held = None;
     }

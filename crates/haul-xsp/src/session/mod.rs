@@ -395,7 +395,7 @@ impl Session {
         self.events.push_back(Event::Suspended);
     }
 
-    /// Time has passed.
+    /// Does what is due at a deadline of [`Self::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
         self.producer.handle_timeout(now);
         self.consumer.handle_timeout(now);
@@ -470,7 +470,7 @@ impl Session {
 
     // Outputs.
 
-    /// The next bytes for the control connection, a whole PDU.
+    /// Returns the next bytes for the control connection, a whole PDU.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Vec<u8>> {
         self.note_asked(now);
         if self.is_finishing() {
@@ -510,7 +510,7 @@ impl Session {
         self.events.pop_front()
     }
 
-    /// When to call [`Self::handle_timeout`], and to poll for slabs and reads.
+    /// Returns when to call [`Self::handle_timeout`] and to poll for slabs and reads.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let own = match self.state {
@@ -582,7 +582,7 @@ impl Session {
         !self.is_opener && is_own && open.claim.way > self.claim.way
     }
 
-    /// Connections, whatever their state.
+    /// Returns the number of connections in any state.
     #[must_use]
     pub fn conns(&self) -> usize {
         self.conns.len()

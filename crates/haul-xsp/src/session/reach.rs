@@ -52,7 +52,7 @@ impl Session {
         }
     }
 
-    /// An attempt had no answer: the path may be interrupted.
+    /// Notes an attempt without an answer: the path may be interrupted.
     pub fn note_silent(&mut self) {
         if let Some(loss) = &mut self.loss {
             (loss.gone, loss.was_silent) = (None, true);
@@ -109,7 +109,7 @@ impl Session {
 
     // Connections that are asked for.
 
-    /// When a message of the peer last arrived on the present control connection.
+    /// Returns when a message of the peer last arrived on the present control connection.
     #[must_use]
     pub fn heard_at(&self) -> Option<Time> {
         self.link.as_ref().map(|link| link.last_in)

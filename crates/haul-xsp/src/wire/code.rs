@@ -11,7 +11,7 @@ macro_rules! codes {
         }
 
         impl $name {
-            /// The number on the wire.
+            /// Returns the number on the wire.
             #[must_use]
             pub const fn code(self) -> u16 {
                 match self {
@@ -20,7 +20,7 @@ macro_rules! codes {
                 }
             }
 
-            /// Of the number on the wire.
+            /// Returns the code with this number on the wire.
             #[must_use]
             pub const fn from_code(code: u16) -> Self {
                 match code {

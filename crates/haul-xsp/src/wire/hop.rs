@@ -54,7 +54,7 @@ impl Proto {
         Self::TlsTcp,
     ];
 
-    /// The number on the wire.
+    /// Returns the number on the wire.
     #[must_use]
     pub const fn code(self) -> u16 {
         self as u16

@@ -46,7 +46,7 @@ pub enum MetadataError {
 }
 
 impl MetadataError {
-    /// In words.
+    /// Returns the error in words.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -138,13 +138,13 @@ impl Metadata {
         self.insert_of_user(key, value)
     }
 
-    /// The pairs, in the order of their keys.
+    /// Returns the pairs, in the order of their keys.
     #[must_use]
     pub const fn pairs(&self) -> &BTreeMap<String, String> {
         &self.pairs
     }
 
-    /// There is none.
+    /// Whether it has no pair.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pairs.is_empty()

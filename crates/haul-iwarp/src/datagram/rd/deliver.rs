@@ -26,9 +26,9 @@ struct Admitted {
 enum Refused {
     /// No receive is posted: the sender may retransmit it.
     NoReceive,
-    /// No receive yet, for something before it is missing: as if it had been lost.
+    /// No receive yet, as an earlier packet is missing: treated as lost.
     Early,
-    /// It breaks a rule.
+    /// It violates the protocol.
     Because(NoticeCode),
 }
 
@@ -144,8 +144,8 @@ impl RdQp {
         }
     }
 
-    /// No receive for a packet: the sender waits for a higher limit, and after a time a NOTICE ends
-    /// its wait.
+    /// Refuses a packet for lack of a receive: the sender waits for a higher limit, and after a
+    /// time a NOTICE ends its wait.
     fn refuse_for_now(&mut self, now: Time, id: PeerId, psn: u64, shim: &Shim) {
         self.stats.no_receive += 1;
         let patience_ns = self.config.receiver_not_ready_ns;
@@ -301,7 +301,7 @@ impl RdQp {
         }
     }
 
-    /// The place of a tagged segment. One of zero length names no memory (RFC 5041 §7.1).
+    /// Returns the place of a tagged segment. One of zero length names no memory (RFC 5041 §7.1).
     fn place(
         &self,
         memory: &impl Memory,
@@ -322,8 +322,8 @@ impl RdQp {
         }))
     }
 
-    /// Which packet of its message this is. All segments of a message but the last are of the
-    /// length that each of them names, so the offset determines the index.
+    /// Returns which packet of its message this is. All segments of a message but the last are of
+    /// the length that each of them names, so the offset determines the index.
     fn part(
         &self,
         id: PeerId,
@@ -355,7 +355,7 @@ impl RdQp {
         Ok(part)
     }
 
-    /// A response may write only where this end asked for it.
+    /// Checks that a response writes only where this end requested it.
     fn admit_response(
         &mut self,
         memory: &impl Memory,
@@ -447,7 +447,7 @@ impl RdQp {
         })
     }
 
-    /// The receive of a Send: the one that its earlier packets were given, or another.
+    /// Returns the receive of a Send: that of its earlier packets, or another.
     fn receive_for(
         &mut self,
         memory: &mut impl Memory,

@@ -109,7 +109,7 @@ enum State {
 /// sender retries.
 const SILENCE_NS_MAX: u64 = 60 * SECOND_NS;
 impl RdQp {
-    /// Makes a queue pair that is open for everybody.
+    /// Makes a queue pair that accepts any peer.
     #[must_use]
     pub fn new(config: RdConfig) -> Self {
         let config = RdConfig {
@@ -367,14 +367,14 @@ impl RdQp {
         self.forget_but(now, id, Down::Path, RdStatus::Flushed, None, keep);
     }
 
-    /// Probes have found how long datagrams to a host may be.
+    /// Takes the result of probes: how long datagrams to a host may be.
     fn note_found(&mut self, now: Time, found: Found) {
         for id in self.peers_at(found.host) {
             self.choose_size(now, id);
         }
     }
 
-    /// Bytes of UDP payload that the path to `host` carries, as far as is known.
+    /// Returns the bytes of UDP payload that the path to `host` carries, as far as is known.
     fn path_max(&self, now: Time, host: IpAddr) -> u32 {
         let most = self.config.datagram_max.into();
         let told = self.paths.datagram_max(now, host, most);
@@ -392,7 +392,7 @@ impl RdQp {
         }
     }
 
-    /// Call before sending long datagrams to a peer: checks from time to time that they arrive.
+    /// Checks from time to time that long datagrams to a peer arrive; call before sending them.
     fn note_use(&mut self, now: Time, to: Remote) {
         let octets = self.config.datagram_max.into();
         let known = self.paths.datagram_max(now, to.addr.ip(), octets);
@@ -400,7 +400,7 @@ impl RdQp {
             .handle_use(now, to.destination(), octets, known);
     }
 
-    /// Everything in flight to a peer timed out: if it was long, the path may be to blame.
+    /// Handles a timeout of everything in flight to a peer: if it was long, checks the path MTU.
     fn suspect_path(&mut self, now: Time, id: PeerId) {
         let Some(peer) = self.peers[id as usize].as_deref() else {
             return;

@@ -24,7 +24,7 @@ pub(super) struct Peer {
     pub(super) peer_initial: u32,
     /// When the cookie that this peer returned was issued; zero if this end sent the HELLO.
     pub(super) known_since: Time,
-    /// Bytes of a datagram that this end names, or that both have agreed on.
+    /// Bytes of a datagram that this end proposes, or that both have agreed on.
     pub(super) offered: u16,
     /// It accepts other segment sizes.
     pub(super) has_sizes: bool,
@@ -37,7 +37,7 @@ pub(super) struct Peer {
     /// The packet and the message that will be sent next.
     pub(super) next: u64,
     pub(super) next_msg: MsgId,
-    /// It takes packets below this one.
+    /// It accepts packets below this one.
     limit: u64,
     /// Number of its latest ACK.
     ack_seen: u32,
@@ -89,7 +89,7 @@ struct AckState {
     at: Time,
 }
 
-/// The most packets that are sent back to back while the pacer lets them.
+/// The most packets that are sent back to back if the pacer allows.
 const BURST_BYTES: u64 = 65_000;
 
 impl Peer {
@@ -363,8 +363,8 @@ impl Peer {
         })
     }
 
-    /// The peer closes, and has all packets below `psn`. False if `psn` does not belong to this
-    /// association.
+    /// Handles the peer's close, which acknowledges all packets below `psn`. Returns false if `psn`
+    /// does not belong to this association.
     pub(super) fn handle_last_ack(&mut self, now: Time, psn: Psn) -> bool {
         let Some(sending) = self.sending.as_mut() else {
             return near(self.next, psn.0) == self.next;
@@ -382,7 +382,7 @@ impl Peer {
 
     // ---- receiving
 
-    /// When data came last.
+    /// Returns when data last arrived.
     pub(super) fn heard(&self) -> Time {
         self.ack.at
     }
@@ -392,7 +392,7 @@ impl Peer {
         self.ack_seen != 0 || self.ack.at != Time::ZERO
     }
 
-    /// The packet with these low bits that is nearest to the next expected one.
+    /// Returns the packet with these low bits that is nearest to the next expected one.
     pub(super) fn extend(&self, psn: Psn) -> u64 {
         near(self.expected.cum, psn.0)
     }

@@ -18,31 +18,31 @@ use crate::wire::rdmap::{AtomicRequest, AtomicResponse, ReadRequest};
 /// The receiving side of a peer, kept as long as the peer: the next packet expected.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Expected {
-    /// All packets before it are there.
+    /// All packets before it have arrived.
     pub(super) cum: u64,
-    /// Behind the highest packet that is there; cum <= top.
+    /// One above the highest packet that has arrived; `cum <= top`.
     pub(super) top: u64,
 }
 
-/// Exists while something is missing or in the middle.
+/// Exists while packets are missing or a message is incomplete.
 #[derive(Debug)]
 pub(super) struct Receiving {
     bits: Bits,
     effects: BTreeMap<u64, Effect>,
-    /// Messages of several packets that are not whole, by number; responses and requests have
-    /// numbers of their own.
+    /// Incomplete messages of several packets, by number; responses and requests have numbers of
+    /// their own.
     open: BTreeMap<(bool, u32), Open>,
     /// Packets that came out of order since the last ACK.
     recent: Vec<u64>,
 }
 
-/// A message of which some packets are there.
+/// A message of which some packets have arrived.
 #[derive(Debug, Clone, Copy)]
 struct Open {
     first: u64,
     total: u32,
     count: u32,
-    /// Where a Send goes.
+    /// The receive of a Send.
     receive: Option<RecvWr>,
 }
 
@@ -121,12 +121,12 @@ impl Receiving {
         self.bits.is_set(psn)
     }
 
-    /// Whether nothing is missing and nothing in the middle.
+    /// Whether no packet is missing and no message incomplete.
     pub(super) fn is_over(&self, expected: &Expected) -> bool {
         expected.cum == expected.top && self.open.is_empty() && self.effects.is_empty()
     }
 
-    /// The receive that a message's earlier packets were given.
+    /// Returns the receive of a message's earlier packets.
     ///
     /// # Errors
     /// The message does not fit its earlier packets.
@@ -151,8 +151,8 @@ impl Receiving {
         self.open.insert(part.key(), open);
     }
 
-    /// Packet `psn`, which was not there, is: a part of a message, whose `effect` waits for the
-    /// last of its packets.
+    /// Records the arrival of packet `psn`: a part of a message, whose `effect` waits for its last
+    /// packet.
     pub(super) fn take(
         &mut self,
         expected: &mut Expected,
@@ -190,7 +190,7 @@ impl Receiving {
         }
     }
 
-    /// Goes on to the next effect whose packet and all before it are there.
+    /// Takes the next effect whose packet and all before it have arrived.
     pub(super) fn advance(&mut self, expected: &mut Expected) -> Option<Effect> {
         let end = self.bits.find(expected.cum..expected.top, false);
         let due = self.effects.first_key_value().map(|(&psn, _)| psn);
@@ -205,15 +205,15 @@ impl Receiving {
         None
     }
 
-    /// Whether a message ended, by the numbers of its packets, and is not whole: its sender does
-    /// not keep the rules.
+    /// Whether a message is incomplete although its last packet has arrived: its sender broke the
+    /// protocol.
     pub(super) fn has_impossible(&self, expected: &Expected) -> bool {
         self.open
             .values()
             .any(|open| open.first + u64::from(open.total) <= expected.cum)
     }
 
-    /// The receives that were given to messages which will not be completed now.
+    /// Takes the receives of messages that will not be completed now.
     pub(super) fn into_receives(self) -> impl Iterator<Item = RecvWr> {
         let open = self.open.into_values().filter_map(|open| open.receive);
         open.chain(
@@ -223,9 +223,8 @@ impl Receiving {
         )
     }
 
-    /// Ranges of packets that are there beyond the next expected one, in order: first those that
-    /// have come since the last ACK, then the highest, as many as there is room for. Answers how
-    /// many.
+    /// Writes ranges of packets that arrived beyond the next expected one, in order: those since
+    /// the last ACK, then the highest, as many as fit. Returns how many.
     pub(super) fn ranges(&mut self, expected: &Expected, out: &mut [(u64, u64)]) -> usize {
         let mut count = 0;
         let mut add = |run: Range<u64>| {

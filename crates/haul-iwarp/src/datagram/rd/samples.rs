@@ -14,8 +14,8 @@ pub(super) struct Samples {
 }
 
 impl Samples {
-    /// Takes a report; answers the rate since the youngest one that is `interval_ns` back.
-    /// `newest_sent`: when the last packet to leave of those that have arrived had left.
+    /// Takes a report; returns the rate since the youngest one that is `interval_ns` back.
+    /// `newest_sent`: when the latest of the packets that have arrived was sent.
     pub(super) fn take(
         &mut self,
         clock_us: u32,

@@ -31,18 +31,18 @@ pub(super) struct Sending {
     pub(super) controller: Box<dyn Controller>,
     pub(super) pacer: Pacer,
     pub(super) samples: super::samples::Samples,
-    /// Requests that are not completed, oldest first; the first `begun` have packets.
+    /// Incomplete requests, oldest first; the first `begun` have packets.
     wqes: VecDeque<Wqe>,
     begun: usize,
-    /// Reads and atomics among them that are not answered.
+    /// Reads and atomics among them without a response.
     asked: u32,
     /// Requests of the peer, oldest first; the first `answered` have all their packets.
     answers: VecDeque<Answer>,
     answered: usize,
-    /// A message of which packets are still to be made; messages are not interleaved.
+    /// The message whose packets are being made; messages are not interleaved.
     under_way: Option<Class>,
     turn: Class,
-    /// Since when there is nothing to do.
+    /// When this side became idle.
     pub(super) quiet_since: Option<Time>,
 }
 
@@ -132,7 +132,7 @@ pub(super) struct Address {
     pub(super) epoch: u32,
 }
 
-/// The memory that an answer needs was withdrawn.
+/// The memory of a response was withdrawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Withdrawn(pub(super) MsgId);
 
@@ -160,18 +160,18 @@ impl Sending {
         }
     }
 
-    /// Nothing is posted, asked, or to be acknowledged.
+    /// Whether nothing is posted, requested or unacknowledged.
     pub(super) fn is_idle(&self) -> bool {
         self.wqes.is_empty() && self.answers.is_empty() && self.window.is_empty()
     }
 
-    /// Whether a request of this number waits for anything.
+    /// Whether the request of this number is incomplete.
     pub(super) fn has_begun(&self, msg: MsgId) -> bool {
         let mut wqes = self.wqes.iter();
         wqes.any(|wqe| wqe.packets.made > 0 && wqe.msg == msg)
     }
 
-    /// Bytes of memory that it holds beside itself.
+    /// Returns the bytes of memory that it holds beside itself.
     pub(super) fn heap_bytes(&self) -> usize {
         self.wqes.capacity() * size_of::<Wqe>()
             + self.answers.capacity() * size_of::<Answer>()
@@ -190,7 +190,7 @@ impl Sending {
         });
     }
 
-    /// Answers that are not yet in packets.
+    /// Returns the number of responses that are not yet in packets.
     pub(super) fn unanswered(&self) -> usize {
         self.answers.len() - self.answered
     }
@@ -318,7 +318,7 @@ impl Sending {
 
     // ---- acknowledgements
 
-    /// The request that asked with message `msg` and is not answered.
+    /// Returns the unanswered request of message `msg`.
     pub(super) fn asked(&mut self, msg: MsgId) -> Option<&mut Wqe> {
         let mut begun = self.wqes.iter_mut().take(self.begun);
         begun.find(|wqe| wqe.msg == msg && wqe.wr.op.is_answered() && !wqe.answered)
@@ -361,12 +361,12 @@ impl Sending {
 
 const TAGGED: u32 = 14;
 
-/// A number that is known to be small.
+/// Converts a number that is known to fit.
 pub(super) fn count_of(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }
 
-/// Packets of a message: at least one.
+/// Returns the packets of a message: at least one.
 pub(super) fn packets_of(len: u32, room: u32) -> u32 {
     len.div_ceil(room).max(1)
 }
@@ -432,7 +432,7 @@ impl Wqe {
         room(&self.wr.op, self.packets.segments.max)
     }
 
-    /// A packet more is made; whether it is the last one.
+    /// Counts a packet; returns whether it is the last one.
     fn note_made(&mut self) -> bool {
         let total = packets_of(segmented_len(&self.wr), self.room());
         self.packets.whole = self.packets.made == total;
@@ -586,7 +586,7 @@ impl Answer {
         self.packets.segments.max - TAGGED
     }
 
-    /// A packet more is made; whether it is the last one.
+    /// Counts a packet; returns whether it is the last one.
     fn note_made(&mut self) -> bool {
         let total = packets_of(self.segmented_len(), self.room());
         self.packets.whole = self.packets.made == total;

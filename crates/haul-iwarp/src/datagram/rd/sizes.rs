@@ -22,7 +22,8 @@ pub(super) struct Size(u8);
 impl Size {
     pub(super) const AGREED: Self = Self(0);
 
-    /// The longest size of at most `octets`, where `agreed` were agreed on. None if all are longer.
+    /// Returns the longest size of at most `octets`, where `agreed` were agreed on; `None` if all
+    /// are longer.
     pub(super) fn fitting(octets: u32, agreed: u16) -> Option<Self> {
         if u32::from(agreed) <= octets {
             return Some(Self::AGREED);

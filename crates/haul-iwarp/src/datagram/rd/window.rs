@@ -108,7 +108,7 @@ impl Window {
         self.una
     }
 
-    /// The next new packet.
+    /// Returns the next new packet.
     pub(super) fn next(&self) -> u64 {
         self.una + self.sent.len() as u64
     }
@@ -117,7 +117,7 @@ impl Window {
         self.sent.is_empty()
     }
 
-    /// When the most recently sent packet that has arrived had been sent.
+    /// Returns when the latest of the packets that have arrived was sent.
     pub(super) fn newest_sent(&self) -> Time {
         self.newest.map_or(Time::ZERO, |(_, at)| at)
     }
@@ -140,7 +140,7 @@ impl Window {
         self.probe
     }
 
-    /// Packet `psn`, the next or an earlier one, leaves with `bytes` on the wire.
+    /// Records that packet `psn`, the next or an earlier one, leaves with `bytes` on the wire.
     pub(super) fn handle_sent(&mut self, now: Time, psn: u64, bytes: u32) {
         if self.in_flight_bytes == 0 && self.tries == 0 && self.refused == 0 {
             self.quiet_since = now;
@@ -188,8 +188,8 @@ impl Window {
         Some(sent)
     }
 
-    /// Everything below `cum`, and `ranges` above it, has arrived. Packets that were never sent
-    /// count for nothing.
+    /// Takes an acknowledgement of everything below `cum` and of `ranges` above it. Packets that
+    /// were never sent are ignored.
     pub(super) fn handle_ack(
         &mut self,
         now: Time,
@@ -314,7 +314,7 @@ impl Window {
         }
     }
 
-    /// When [`Window::handle_timeout`] or [`Window::detect`] has something to do.
+    /// Returns when [`Window::handle_timeout`] or [`Window::detect`] has something to do.
     pub(super) fn due(&self, rtt: &RttEstimator, ack_delay_ns: u64) -> Option<Time> {
         if self.in_flight_bytes == 0 && self.refused == 0 || self.probe.is_some() {
             return None;
@@ -323,7 +323,7 @@ impl Window {
         Some(self.late_at(rtt).map_or(silence, |at| at.min(silence)))
     }
 
-    /// When the oldest transmission is lost unless it is acknowledged before.
+    /// Returns when the oldest transmission counts as lost unless it is acknowledged.
     fn late_at(&self, rtt: &RttEstimator) -> Option<Time> {
         let (newest, _) = self.newest?;
         let &(transmission, psn) = self.log.front()?;

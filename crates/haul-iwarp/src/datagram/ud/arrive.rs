@@ -122,8 +122,8 @@ impl Ud {
         Ok(self.place(Pending::Part(at, start, end), target, len))
     }
 
-    /// A receive for the first segment of a message of several. A message that is too long is not
-    /// looked at again.
+    /// Takes a receive for the first segment of a message of several. Further segments of a message
+    /// that is too long are dropped.
     fn open_message<M: Memory + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -155,7 +155,7 @@ impl Ud {
         Ok(Action::Done)
     }
 
-    /// A receive for a message of one datagram, if that was not delivered before. Messages of
+    /// Takes a receive for a message of one datagram, if that was not delivered before. Messages of
     /// different groups are not distinguished, because their numbers may coincide.
     fn receive_once<M: Memory + ?Sized>(
         &mut self,
@@ -173,7 +173,7 @@ impl Ud {
         Ok(wr)
     }
 
-    /// The next receive, long enough for a message; one that is not stays where it was.
+    /// Takes the next receive if it is long enough for a message.
     fn receive_for<M: Memory + ?Sized>(
         &mut self,
         memory: &mut M,
@@ -203,7 +203,7 @@ impl Ud {
         taken.ok_or(Reason::Rnr)
     }
 
-    /// A message was given up: its receive is the next again.
+    /// Returns the receive of an abandoned message to the head of the queue.
     pub(super) fn give_back(&mut self, wr: RecvWr) {
         self.counters.abandoned += 1;
         self.receives.push_front(wr);
@@ -431,7 +431,7 @@ fn len_of(segment: &Segment<'_>) -> u32 {
     u32::try_from(segment.payload.len()).unwrap_or(u32::MAX)
 }
 
-/// Where a segment at `to` goes, of a message that fits whole.
+/// Returns the place of a segment at `to`, if its whole message fits.
 fn place_segment(
     entry: &StagEntry,
     shim: &Shim,
@@ -456,7 +456,7 @@ fn tagged(segment: &Segment<'_>) -> Result<(Stag, u64), Reason> {
     }
 }
 
-/// The requested parts of a read: all, or those that the request names.
+/// Returns the requested parts of a read: all, or those that the request names.
 fn parts_of(request: &ReadRequest, segment: &Segment<'_>) -> Result<Parts, Reason> {
     let mut parts = Parts::default();
     if segment.ext.is_empty() {

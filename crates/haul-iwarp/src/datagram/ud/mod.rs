@@ -29,7 +29,7 @@ use crate::operation::RecvWr;
 use crate::stag::{Rights, Stag};
 use crate::time::{SECOND_NS, Time};
 
-/// A placement that was handed out.
+/// A placement that the caller is to make.
 #[derive(Debug, Clone, Copy)]
 enum Pending {
     /// A message of one segment.
@@ -48,7 +48,7 @@ enum Pending {
 pub struct Ud {
     config: UdConfig,
     sender: Sender,
-    /// Posted, and given back by messages that were given up.
+    /// Posted receives, and those of messages that were abandoned.
     receives: VecDeque<RecvWr>,
     delivered: Delivered,
     reassembly: Reassembly,
@@ -157,8 +157,7 @@ impl Ud {
         Some((target, payload))
     }
 
-    /// Notes that the placement that was handed out last is done; or not, because the memory was
-    /// gone.
+    /// Records that the last placement is done; or not, because the memory was withdrawn.
     pub fn handle_placed(&mut self, now: Time, is_placed: bool) {
         // The usual case: the other pending kinds are large, and are moved.
         if let (true, &Some((Pending::Next(at, piece), len))) = (is_placed, &self.pending) {
@@ -244,11 +243,11 @@ impl Ud {
         Ok(())
     }
 
-    /// Makes this end known to a peer: reads, and writes to most tags, need it. Reads do it by
-    /// themselves. Ends with [`UdEvent::Validated`].
+    /// Validates this end's address at a peer, which reads, and writes to most tags, require. Reads
+    /// do it by themselves. Ends with [`UdEvent::Validated`].
     ///
     /// # Errors
-    /// Too many peers are asked at once, the destination is a group, or the queue pair closed.
+    /// Too many validations are in progress, the destination is a group, or the queue pair closed.
     pub fn validate(&mut self, now: Time, to: Destination) -> Result<(), PostError> {
         if self.closed {
             return Err(PostError::NotOpen);
@@ -287,8 +286,8 @@ impl Ud {
         self.sender.set_datagram_max(octets);
     }
 
-    /// Ends everything: requests and receives come back as flushed, and nothing is taken any more.
-    /// Records that are open can still be asked for.
+    /// Closes the queue pair: requests and receives complete as flushed, and none is accepted any
+    /// more. Open records can still be read.
     pub fn close(&mut self) {
         self.closed = true;
         self.row = None;
@@ -318,7 +317,7 @@ impl Ud {
     // ---- outputs
 
     /// Returns the next datagram to send: its header is in `out`, which has room for
-    /// [`super::wire::DATA_HEADER_MAX`]. Hand the datagram to the socket before calling
+    /// [`super::wire::DATA_HEADER_MAX`]. Pass the datagram to the socket before calling
     /// [`Self::poll_event`], which may complete its request.
     pub fn poll_transmit<M: Memory + ?Sized>(
         &mut self,
@@ -416,7 +415,7 @@ impl Ud {
         self.records.iter()
     }
 
-    /// Returns the oldest closed record that is kept, which is then not kept any more.
+    /// Removes and returns the oldest closed record that is kept.
     pub fn take_record(&mut self) -> Option<Record> {
         self.records.take()
     }
@@ -461,7 +460,7 @@ impl Ud {
         }
     }
 
-    /// Memory was taken away between check and placement.
+    /// Handles memory that was withdrawn between check and placement.
     fn unplaced(&mut self, pending: Pending) {
         match pending {
             Pending::Message(message, wr) => {

@@ -73,7 +73,8 @@ impl Row {
         Some(row)
     }
 
-    /// The place of a segment in its message, and its payload, if it is the next, and not the last.
+    /// Returns the place in its message and the payload of a segment, if it is the next and not the
+    /// last.
     pub(super) fn next<'a>(
         &self,
         from: SocketAddr,

@@ -109,13 +109,13 @@ impl Flags {
         Self(self.0 | other.0)
     }
 
-    /// `other` as well, if `is_so`.
+    /// Adds `other` if `is_so`.
     #[must_use]
     pub const fn with_if(self, other: Self, is_so: bool) -> Self {
         if is_so { self.with(other) } else { self }
     }
 
-    /// With the number of a size of segments, 0..=15 (RD).
+    /// Sets the number of a size of segments, 0..=15 (RD).
     #[must_use]
     pub const fn with_size(self, number: u8) -> Self {
         Self(self.0 & !SIZE_MASK | (number as u16) << 4 & SIZE_MASK)

@@ -78,7 +78,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// The data channels are others than before: nothing is in flight on them.
+    /// Notes that the data channels were replaced: nothing is in flight on them.
     pub fn forget_writes(&mut self) {
         self.written.clear();
         for index in 0..self.slabs.len() as u64 {

@@ -216,7 +216,7 @@ impl Consumer {
         self.pacer.set(now, declared, self.plan.bucket_bytes);
     }
 
-    /// When [`Self::poll_get`] may have something without anything else happening.
+    /// Returns when [`Self::poll_get`] may have something without another event.
     #[must_use]
     pub const fn poll_timeout(&self) -> Option<Time> {
         self.paced_until

@@ -89,7 +89,7 @@ impl Producer {
         self.marks.pop_front()
     }
 
-    /// The data channels were replaced: unacknowledged slabs are written again.
+    /// Writes unacknowledged slabs again, after the data channels were replaced.
     pub fn write_again(&mut self) {
         if self.config.mode == Mode::Pull {
             return;
