@@ -23,7 +23,7 @@ use crate::report::{DeviceInfo, Memory, Spent};
 
 /// Name of the service in the greeting of a control connection.
 pub(crate) const SERVICE: &str = "bench";
-/// How long the peer's own account of a failure is waited for that showed first on a queue pair.
+/// How long an end that sees a queue pair fail waits for the peer's own report of the failure.
 const GRACE: Duration = Duration::from_millis(500);
 
 /// The messages between the ends.
@@ -54,7 +54,7 @@ pub(crate) enum Message {
     Spent { spent: Spent },
     /// Memory of idle queue pairs.
     Memory { memory: Memory },
-    /// Client: that was all.
+    /// Client: no further size follows.
     End,
     /// Client: the plan of a path measurement, instead of `Hello`.
     Ask { plan: path::PathPlan },
@@ -523,7 +523,7 @@ mod tests {
             (
                 "ask",
                 Message::Ask {
-                    plan: path::Plan::new(path::Engine::Tcp),
+                    plan: path::PathPlan::new(path::Engine::Tcp),
                 },
             ),
             ("listening", serde_json::from_str(listening).unwrap()),

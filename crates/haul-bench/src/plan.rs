@@ -77,11 +77,11 @@ pub enum Connect {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Waiting {
-    /// Busily for a moment, then asleep.
+    /// Polls for a moment, then sleeps.
     Adaptive,
-    /// Busily for ever.
+    /// Polls without a limit.
     Poll,
-    /// Asleep until the completion channel is readable.
+    /// Sleeps until the completion channel is readable.
     Events,
 }
 
@@ -181,7 +181,7 @@ pub(crate) struct Layout {
 }
 
 impl Plan {
-    /// Checks everything that the other end may have made up, and that makes no sense together.
+    /// Checks every field of a plan, which the peer may have forged, and their combinations.
     ///
     /// # Errors
     /// [`Code::Usage`] with what is wrong.

@@ -41,13 +41,13 @@ pub type Devices = Box<dyn Fn(Service, &Wire) -> Result<Device, Fault> + Send + 
 /// Takes lines about sessions.
 pub use control::Log;
 
-/// How to serve.
+/// The configuration of a server.
 pub struct Config {
     /// The port of the queue pairs' connections; any free one where it is zero.
     pub data_port: u16,
     /// This end's device.
     pub devices: Devices,
-    /// Where a file goes that a client sends; else it is dropped.
+    /// The sink of a file that a client sends; `None` drops it.
     pub file: Option<PathBuf>,
     /// Files of measurements of the path.
     pub files: Files,
@@ -222,7 +222,7 @@ impl Server {
         })
     }
 
-    /// Where it listens.
+    /// Returns the address of its listener.
     ///
     /// # Errors
     /// That of `getsockname(2)`.

@@ -1,4 +1,4 @@
-//! The structures and numbers of include/haul.h, under its names. What they mean is said there;
+//! The structures and numbers of include/haul.h, under its names. That header documents them;
 //! `tests/header` compares the two word by word, and their layout through a C compiler.
 //!
 //! Structures that begin with `size` may grow at their end; the others have reserved room and never

@@ -163,7 +163,7 @@ pub unsafe trait Growing: Copy {
 /// in use.
 ///
 /// # Safety
-/// NULL, or readable for as many bytes as its `size` says.
+/// NULL, or readable for the bytes of its `size`.
 pub(crate) unsafe fn read_growing<T: Growing>(from: *const T, defaults: T) -> Result<Option<T>> {
     if from.is_null() {
         return Ok(None);
@@ -217,7 +217,7 @@ pub(crate) unsafe fn write_growing<T: Growing>(out: *mut T, value: &T) -> Result
 /// NULL, or a size that no version of the structure has.
 ///
 /// # Safety
-/// NULL, or readable and writable for as many bytes as its `size` says, and aligned.
+/// NULL, or readable and writable for the bytes of its `size`, and aligned.
 pub(crate) unsafe fn check_growing<T: Growing>(out: *const T) -> Result<usize> {
     if out.is_null() {
         return Err(NULL_OUT);

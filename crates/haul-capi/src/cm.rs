@@ -247,7 +247,7 @@ pub unsafe extern "C" fn haul_connect(
     })
 }
 
-/// Calls with what `param` says.
+/// Calls with the parameters of `param`.
 ///
 /// # Safety
 /// As [`read_growing`], and its private data is readable.

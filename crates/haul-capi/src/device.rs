@@ -39,7 +39,7 @@ struct Found {
 pub struct haul_context {
     device: Device,
     pub(crate) context: Context,
-    /// As the application said; 0: found.
+    /// As the application declared it; 0: measured.
     rate_bps: u64,
     protection: Option<Protection>,
     pub(crate) last: Arc<Last>,
@@ -109,7 +109,7 @@ impl haul_context {
         })
     }
 
-    /// The rate of its byte streams, where the application says it.
+    /// Declares the rate of its byte streams, bits per second.
     ///
     /// # Errors
     /// A device without byte streams.

@@ -1,13 +1,13 @@
 //! The C interface of Longhaul: what include/haul.h declares, over `haul-verbs`.
 //!
 //! The only crate with `extern "C"`. It adds nothing to the verbs but the border: handles instead
-//! of types, numbers instead of errors, arrays instead of slices. What functions, structures and
-//! numbers mean is said in include/haul.h, once, for those who write C; the names here are the
-//! same, and `tests/header` compares the two.
+//! of types, numbers instead of errors, arrays instead of slices. include/haul.h documents
+//! the functions, structures and numbers; the names here are the same, and `tests/header` compares
+//! the two.
 //!
 //! Rules: a handle crosses as `Option<&T>`, its end as `Option<Box<T>>`, a result as `Option<&mut
 //! MaybeUninit<T>>`, so that NULL is a value like others. What is left, arrays and structures with
-//! a size, goes through the functions of `border`, which are `unsafe` and say why. Every function
+//! a size, goes through the functions of `border`, which are `unsafe` and state why. Every function
 //! runs inside `border::run`: no panic passes.
 //!
 //! Map: `number`, `abi` numbers and structures · `status` failures · `border` · `handle` · `device`

@@ -12,11 +12,11 @@ use crate::number::*;
 /// Why a function did nothing.
 #[derive(Debug)]
 pub(crate) enum Error {
-    /// A verb said so.
+    /// A verb failed.
     Verbs(haul_verbs::Error),
     /// An argument that never became a verb: NULL, a structure that is too short, an unknown flag.
     Argument(&'static str),
-    /// A text that says something that cannot be used.
+    /// A text with a value that cannot be used.
     Text(String),
     /// No device has this name; those that have one.
     NoDevice { wanted: String, found: String },
@@ -69,7 +69,7 @@ impl Error {
         move |source| Self::Verbs(haul_verbs::Error::Os { what, source })
     }
 
-    /// A field with a value that haul.h does not have; `known` says what it has.
+    /// A field with a value that haul.h does not define; `known` lists those that it defines.
     pub(crate) fn unknown(field: &str, value: u32, known: &str) -> Self {
         Self::Text(format!("{field} is {value:#x}, and must be {known}"))
     }
@@ -135,7 +135,7 @@ impl Error {
         }
     }
 
-    /// What the application or its user can do; empty where the failure says it.
+    /// What the application or its user can do; empty where the failure tells it.
     fn advice(&self) -> &'static str {
         match self.status() {
             HAUL_ERR_UNSUPPORTED => "haul_query returns what a device can do; open another one",

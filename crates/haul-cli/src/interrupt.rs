@@ -33,7 +33,7 @@ impl Interrupt {
         128 + self.0
     }
 
-    /// The fields that the final object has beside the figures. `hint` says how to resume.
+    /// The fields that the final object has beside the figures. `hint` tells how to resume.
     pub(crate) fn fields(self, hint: &str) -> Value {
         let text = format!("interrupted by {}", self.name());
         json!({

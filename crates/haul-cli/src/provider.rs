@@ -10,7 +10,7 @@ use haul_verbs::provider::Provider as _;
 use crate::args::Channel;
 use crate::args::rdma;
 
-/// The device that was named; the software provider's speaks as `wire` says.
+/// Opens the device of this name; the software provider's uses the transport of `wire`.
 pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
     match &args.provider {
         rdma::Provider::Soft => soft(args, service, wire),

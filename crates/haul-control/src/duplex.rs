@@ -378,7 +378,7 @@ impl<M> Reader<'_, M> {
         }
     }
 
-    /// Hands over the complete messages at the front of `inbox`; returns their length in bytes.
+    /// Delivers the complete messages at the front of `inbox`; returns their length in bytes.
     fn deliver(&mut self, inbox: &mut Vec<u8>) -> Result<usize, Fault> {
         let mut at = 0;
         while let Some((frame, length)) = Frame::read(&inbox[at..], self.frame_max())? {

@@ -91,7 +91,7 @@ impl Protection {
         Self::new(identity, &trust, &roots, Peers::Certificates { name })
     }
 
-    /// Reads what an option of a command says: `key:FILE` is a key file that both ends have,
+    /// Reads the value of a command's option: `key:FILE` is a key file that both ends have,
     /// `key:FILE,PUBLIC-KEY,…` an own key file and the peers' public keys, and
     /// `cert:CHAIN,KEY,ROOTS` or `cert:CHAIN,KEY,ROOTS,NAME` certificates in PEM files.
     ///
@@ -320,7 +320,7 @@ impl Exchange {
             _ => Some("its key is not one of those that are admitted"),
         };
         if let Some(reason) = refusal {
-            // An alert would not say why. Neither write fails: TLS keeps the bytes.
+            // An alert would carry no reason. Neither write fails: TLS keeps the bytes.
             let _ = self.tls.writer().write(reason.as_bytes());
             self.tls.send_close_notify();
             let text = format!("the peer was refused ({identity}): {reason}");

@@ -88,7 +88,7 @@ impl Runner {
         self.poller.waker()
     }
 
-    /// Bridges connections until `is_stopped`, which is asked after each wait, says so. Blocks.
+    /// Bridges connections until `is_stopped`, called after each wait, returns true. Blocks.
     pub fn run(mut self, host: &dyn Host, is_stopped: impl Fn() -> bool) {
         if let Err(error) = self.serve(host, &is_stopped) {
             let text = format!("RDMA connections are no longer bridged: {error}");

@@ -48,7 +48,7 @@ pub(crate) fn from_c(c: &SockAddr) -> Option<SocketAddr> {
 
 /// The address among those of a RoCE port from which to reach `peer`: of its family, sharing the
 /// longest prefix with it (RFC 6724 §5, rule 8). Naming it makes the connection manager choose this
-/// device, whatever the routes say.
+/// device, whatever the routes are.
 pub(crate) fn source_for(peer: SocketAddr, gids: &[GidEntry]) -> Option<SocketAddr> {
     let candidates = gids.iter().filter_map(|entry| {
         let address = Ipv6Addr::from(entry.gid.raw).to_canonical();

@@ -26,7 +26,7 @@ pub(crate) fn name_of(library: &Library, device: *mut verbs::Device) -> String {
         .into_owned()
 }
 
-/// What a device says of itself, asked once.
+/// The attributes of a device, queried once.
 #[derive(Debug)]
 pub(crate) struct Description {
     pub(crate) attributes: DeviceAttributes,
@@ -41,7 +41,7 @@ pub(crate) struct Description {
 /// All ports are alike to haul; it uses the first.
 pub(crate) const PORT: u8 = 1;
 
-/// `SIW_VENDOR_ID` of Linux: siw takes no `iova`, and does not say so.
+/// `SIW_VENDOR_ID` of Linux: siw ignores `iova` without an error.
 const VENDOR_SIW: u32 = 0x62_6d74;
 
 /// Asks an open device, all but for its inline data.

@@ -1,9 +1,9 @@
 //! Verbs on RDMA devices: `haul-verbs` on libibverbs and librdmacm.
 //!
 //! Neither library is linked: both are loaded when [`Ibv::load`] asks for them, so an application
-//! starts where rdma-core is missing and can say what it lacks. The connection manager is used with
-//! queue pairs that are made without it (`rdma_conn_param::qp_num`): one protection domain and one
-//! completion queue serve any number of connections, however they are made.
+//! starts where rdma-core is missing and can report what it lacks. The connection manager is used
+//! with queue pairs that are made without it (`rdma_conn_param::qp_num`): one protection domain and
+//! one completion queue serve any number of connections, however they are made.
 //!
 //! Map: `ffi` what C declares · `library` loading, errors · `wait` · `device` attributes ·
 //! `context` what is opened · `memory` · `completion` · `queue` queue pairs and their states ·

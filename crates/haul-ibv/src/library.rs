@@ -27,7 +27,7 @@ impl Library {
     }
 }
 
-/// What the loader says is the error's source.
+/// The loader's message is the error's source.
 fn explain(error: &libloading::Error) -> String {
     error
         .source()

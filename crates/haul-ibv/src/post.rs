@@ -7,7 +7,7 @@ use haul_verbs::{Sge, SgeList};
 
 use crate::ffi::verbs::{self, send_flag, wr};
 
-/// Work requests handed over in one call.
+/// Work requests posted in one call.
 const BATCH: usize = 16;
 
 /// Hands a batch over, `BATCH` at a time; `post` gets the chain's first and gives back the error
@@ -36,7 +36,7 @@ fn send_chunk<const N: usize>(
 ) -> Result<(), PostError> {
     let mut pieces = [NO_PIECES; N];
     let mut chain = [NO_SEND; N];
-    // What cannot be said in C ends the chain before it; what is before it is posted.
+    // A request that C cannot express ends the chain; those before it are posted.
     let mut refused = None;
     let mut len = 0;
     for ((request, pieces), slot) in requests.iter().zip(&mut pieces).zip(&mut chain) {
@@ -148,7 +148,7 @@ fn link<T>(chain: &mut [T], mut set: impl FnMut(&mut T, *mut T)) {
     }
 }
 
-/// Which of the chain `bad` is; the first, where the library has not said.
+/// Which of the chain `bad` is; the first, where the library does not name one.
 fn index_of<T>(first: *const T, bad: *const T, len: usize) -> usize {
     let bytes = bad.addr().wrapping_sub(first.addr());
     Some(bytes / size_of::<T>())

@@ -124,7 +124,7 @@ impl Qp {
         self.context().description.attributes.transport == Transport::Iwarp
     }
 
-    /// What peers may do through this queue pair is what the memory regions say.
+    /// Returns what peers may do through this queue pair: as much as the memory regions allow.
     pub(crate) fn access(&self) -> c_uint {
         let atomic = if self.caps.contains(DeviceCaps::ATOMIC) {
             access::REMOTE_ATOMIC
@@ -173,8 +173,8 @@ impl Qp {
         state == QpState::Err && self.is_iwarp()
     }
 
-    /// Whether the device has put it into error: an answering end has no completion that says so.
-    /// The drivers of iWARP devices do not all tell.
+    /// Whether the device has put it into error: a responder has no completion that reports it.
+    /// Not all drivers of iWARP devices report it.
     fn is_in_error(&self) -> bool {
         let mut attr = no_attr();
         let null = std::ptr::null_mut();
@@ -191,7 +191,7 @@ impl Qp {
         self.set_state(QpState::Err);
         let mut attr = no_attr();
         attr.qp_state = qp_state::ERR;
-        // A device that has put it there already may say that it cannot.
+        // A device that has put it there already may refuse.
         let _ = self.modify(&mut attr, qp_mask::STATE);
     }
 
@@ -374,7 +374,7 @@ fn blame(status: WcStatus) -> Option<Blame> {
     }
 }
 
-/// The most inline data that the device makes a queue pair for. It has no attribute that says so.
+/// Finds the most inline data, bytes, of a queue pair of this device: it is no attribute.
 pub(crate) fn probe_inline(context: &Context) -> u32 {
     let verbs = &context.library.verbs;
     // SAFETY: the context is open.

@@ -14,8 +14,8 @@ pub struct LinkConfig {
     /// The link's rate and the queue in front of it. `None`: infinitely fast, no queue.
     pub rate: Option<Shaper>,
     /// Packets that leave more than this in the queue, themselves included, have their congestion
-    /// marked (RFC 3168): a threshold below the queue's end. `None`: the queue says nothing before
-    /// it is full.
+    /// marked (RFC 3168): a threshold below the queue's end. `None`: the queue marks
+    /// nothing.
     pub ecn_mark_bytes: Option<u64>,
     /// A token bucket in front of the queue that drops what exceeds it.
     pub policer: Option<Policer>,

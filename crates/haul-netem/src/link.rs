@@ -34,7 +34,7 @@ pub enum Fate {
     Delivered {
         /// When its last bit arrives at the far end.
         at_ns: u64,
-        /// The queue was above its threshold: if the packet says that its ends understand marks
+        /// The queue was above its threshold: if the packet shows that its ends understand marks
         /// (ECT, RFC 3168 §5), it arrives with one (CE), and so does its duplicate.
         marked: bool,
         /// It arrives damaged, and so does its duplicate.

@@ -212,7 +212,7 @@ pub fn multiple(text: &str, unit: &str) -> Option<f64> {
 /// Deserializes a text or a bare number by the function that reads the text.
 ///
 /// # Errors
-/// What the function says is wrong.
+/// The function's own message.
 pub fn text_or_number<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     expecting: &'static str,

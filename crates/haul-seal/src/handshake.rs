@@ -25,7 +25,7 @@ pub enum HandshakeError {
     /// The peer sent no handshake: it does not protect its connections.
     #[error("the peer does not protect its connections; configure both ends alike")]
     Unprotected,
-    /// One line: what is wrong with the peer, or what it says about this end.
+    /// One line: what is wrong with the peer, or what it reports about this end.
     #[error("{0}")]
     Failed(String),
 }
@@ -67,6 +67,6 @@ pub trait Handshake: fmt::Debug + Send {
     fn seal(&self) -> Option<Seal>;
 
     /// At the end that connects, after completion: reads what came in the place of the first sealed
-    /// bytes, and returns why the peer refuses if that is what it says.
+    /// bytes, and returns why the peer refuses, if it does.
     fn refusal(&mut self, bytes: &[u8]) -> Option<HandshakeError>;
 }

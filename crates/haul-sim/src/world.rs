@@ -66,7 +66,7 @@ struct Packet {
     len: usize,
     /// When it came to its host, ns.
     arrived: u64,
-    /// It says that it met a filling queue.
+    /// It carries the mark of a filling queue.
     marked: bool,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! Safe Rust cannot hold a reference to such memory: another party's write would be a data race. So
 //! it is only ever a raw range here. A [`Region`] is one: bytes go in and out by copying, system
-//! calls reach it through [`Gather`] and [`Scatter`], and whoever wants a pointer says `unsafe`. A
+//! calls reach it through [`Gather`] and [`Scatter`], and a pointer takes `unsafe`. A
 //! [`Registry`] gives regions names that are hard to guess ([`Stag`]) and rights, and takes both
-//! away *now*: when it returns, nobody is placing into them any more.
+//! away *now*: when it returns, no placement into them is running.
 //!
 //! What a racing write does: a copy out may see old and new bytes mixed, as with any DMA device.
 //! Nothing here decides anything by the content of a region. In the memory model a copy is a series

@@ -17,7 +17,7 @@ use crate::span::{Gather, Scatter};
 ///
 /// All access is checked against its bounds and goes through copies. A copy that races with a
 /// peer's write, or with another thread's, is no data race: it sees old and new bytes mixed. Wait
-/// for the completion that says the bytes are there.
+/// for the completion that reports the bytes.
 #[derive(Clone)]
 pub struct Region {
     start: NonNull<u8>,

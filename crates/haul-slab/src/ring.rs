@@ -156,8 +156,8 @@ impl Stage {
         count
     }
 
-    /// Says that the work on a held slot is done, and hands on all slots up to the first one that
-    /// is not. How many those were; a slot that this stage does not hold changes nothing.
+    /// Marks the work on a held slot as done, and passes on all slots up to the first one that is
+    /// not done. Returns how many; a slot that this stage does not hold changes nothing.
     pub fn finish(&mut self, position: u64) -> u64 {
         if self.offset(position).is_none() {
             return 0;

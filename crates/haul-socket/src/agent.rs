@@ -431,7 +431,7 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// What another agent says, and what it is answered.
+    /// Answers a message of another agent.
     fn handle(&mut self, message: &Message, from: SocketAddr) -> Option<Message> {
         match message.kind {
             Kind::Query => Some(self.answer(message, from)),

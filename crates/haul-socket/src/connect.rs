@@ -11,7 +11,7 @@ use crate::process::{self, Entry, Kind, Process};
 use crate::table::{Key, Protocol, Socket, Verdict, Why, words};
 use crate::{datagram, gateway, stream, sys};
 
-/// The longest that connect(2) waits for what the peer's agent says.
+/// The longest that connect(2) waits for the answer of the peer's agent.
 const PATIENCE: Duration = Duration::from_millis(1_000);
 
 /// After socket(2).
@@ -353,7 +353,7 @@ pub(crate) fn spawning() {
         .for_each(|entry| share(&entry));
 }
 
-/// Before exec(3): sockets of this process speak again when the next application says so.
+/// Before exec(3): the next application publishes the sockets of this process again.
 pub(crate) fn before_exec() {
     let own = sys::process_id();
     for entry in process::entries() {

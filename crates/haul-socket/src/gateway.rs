@@ -335,7 +335,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// As connect(2) says it.
+    /// As connect(2) reports it.
     const fn errno(self) -> c_int {
         match self {
             Self::NoWay => libc::ENETUNREACH,
@@ -347,7 +347,7 @@ impl Failure {
     }
 }
 
-/// What a call says.
+/// The message of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Message {
     /// The record's.
@@ -630,8 +630,8 @@ impl Call {
         turn_away(&socket);
     }
 
-    /// What becomes of a socket that the supervisor has taken. Nobody says when it is closed: its
-    /// record may be reused from now on.
+    /// Reports what becomes of a socket that the supervisor has taken. Its close is not reported,
+    /// so its record may be reused from now on.
     fn tell(&mut self, outcome: Outcome, socket: &OwnedFd) {
         let Some(Told(told)) = self.told.take() else {
             return;

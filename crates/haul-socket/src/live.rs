@@ -1,5 +1,5 @@
-//! Which published sockets still exist. Applications say when they close one; an application that
-//! was killed, or that shared a socket with others, does not, and the kernel's own lists do.
+//! Which published sockets still exist. An application reports when it closes one. If it was
+//! killed, or shared a socket with others, the kernel's lists show what is left.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;

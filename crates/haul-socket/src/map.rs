@@ -15,7 +15,7 @@ use crate::buffer::{self, Streams};
 /// A type of atomic numbers only, for which every byte string of its size is a value.
 ///
 /// # Safety
-/// Whoever implements it says that this is so, and that its alignment is at most a page.
+/// The implementer asserts this, and that the alignment is at most a page.
 pub(crate) unsafe trait Shared: Sync {}
 
 /// A `T` in a shared mapping of a file.

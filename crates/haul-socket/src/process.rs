@@ -9,7 +9,7 @@ use crate::table::{Options, Protocol, Socket, Table, Why, is_alive, words};
 
 /// Descriptors that are looked after; higher ones are the kernel's alone.
 const DESCRIPTORS: usize = 1 << 17;
-/// The two lowest bits of an entry: what `haul_socket_kind` says.
+/// The two lowest bits of an entry: as `haul_socket_kind` returns it.
 const KIND_MASK: u32 = 3;
 
 /// For each descriptor its record's number plus one, and its kind.
@@ -51,7 +51,7 @@ fn slot(fd: c_int) -> Option<&'static AtomicU32> {
     ENTRIES.get(usize::try_from(fd).ok()?)
 }
 
-/// What `haul_socket_kind` says.
+/// The value of `haul_socket_kind`.
 #[inline]
 pub(crate) fn kind(fd: c_int) -> u32 {
     slot(fd).map_or(0, |entry| entry.load(Ordering::Relaxed) & KIND_MASK)
@@ -172,7 +172,7 @@ impl Entry {
         !matches!(why, Why::Excluded | Why::Option | Why::Inherited)
     }
 
-    /// Notes the socket's own address, and lets agents say that it speaks.
+    /// Notes the socket's own address, and lets agents announce it.
     pub(crate) fn publish(&self) {
         let Some(local) = sys::local(self.fd).filter(|local| local.port() != 0) else {
             return;

@@ -545,8 +545,7 @@ pub(crate) fn send_timeout_ns(fd: c_int) -> Option<u64> {
     (ns > 0).then_some(ns)
 }
 
-/// How many more bytes the kernel takes before it says that a socket is full, counted as it counts
-/// them.
+/// Returns how many more bytes the kernel takes before a socket counts as full, by its own count.
 pub(crate) fn send_room(fd: c_int) -> usize {
     /// Of the kernel's `linux/sock_diag.h`.
     const SNDBUF: usize = 3;

@@ -193,7 +193,7 @@ pub(crate) struct Socket {
     pub(crate) pid: AtomicU32,
     pub(crate) descriptor: AtomicU32,
     pub(crate) protocol: AtomicU32,
-    /// Agents may say that it speaks.
+    /// Agents may announce it.
     pub(crate) published: AtomicU32,
     pub(crate) listening: AtomicU32,
     /// Taken streams: 1.

@@ -1,4 +1,4 @@
-//! What agents say to each other: messages of 80 bytes, one a datagram, big-endian.
+//! The messages between agents: 80 bytes, one a datagram, big-endian.
 //!
 //! ```text
 //!   0   2  "HS"

@@ -57,7 +57,7 @@ pub enum BenchLimit {
     Bytes(u64),
 }
 
-/// What to send.
+/// The files and trees to send.
 #[derive(Debug, Clone, Default)]
 pub struct Selection {
     /// Files and directories.
@@ -88,7 +88,7 @@ impl Selection {
 /// Sends local files and trees into a directory of the server.
 ///
 /// # Errors
-/// The failure that ended it. A transient one is retried first, as `config` says.
+/// The failure that ended it. A transient one is retried first, within the limits of `config`.
 pub fn send(
     config: &Config,
     selection: &Selection,
@@ -160,7 +160,7 @@ pub fn send(
 /// trees, by paths relative to each of them.
 ///
 /// # Errors
-/// The failure that ended it. A transient one is retried first, as `config` says.
+/// The failure that ended it. A transient one is retried first, within the limits of `config`.
 pub fn get(
     config: &Config,
     paths: &[Vec<u8>],

@@ -27,7 +27,7 @@ const RATES_BPS: std::ops::RangeInclusive<u64> = 64_000..=Rate::UNLIMITED.bps();
 /// Round-trip times beyond this are no path's, microseconds.
 const RTT_US_MAX: u64 = 60_000_000;
 
-/// The file.
+/// The file of remembered path rates.
 #[derive(Debug, Clone)]
 pub struct Paths(PathBuf);
 

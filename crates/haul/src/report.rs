@@ -126,7 +126,7 @@ impl FileResult {
     }
 }
 
-/// What became of a file.
+/// The outcome of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FileStatus {

@@ -7,7 +7,7 @@ use minicbor::{Decode, Encode};
 
 use crate::fault::{Code, Fault};
 
-/// What is free on a file system.
+/// The free space of a file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
 pub struct Room {
     /// Bytes that this user may still write.

@@ -88,7 +88,7 @@ impl std::fmt::Debug for Config {
     }
 }
 
-/// A server that listens and does not accept yet.
+/// A server whose port is bound and that does not accept yet.
 pub struct Server {
     control: Arc<control::Server>,
     files: Arc<Shared>,

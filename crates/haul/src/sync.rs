@@ -61,7 +61,7 @@ impl client::Access for Entered {
     }
 }
 
-/// What keeps a deletion from going wrong.
+/// The checks that precede a deletion.
 #[derive(Debug, Clone)]
 pub struct Guards {
     /// Maximum number of entries to delete; of more, none is deleted.

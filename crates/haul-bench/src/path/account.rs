@@ -84,16 +84,16 @@ pub struct Received {
     pub datagrams: Option<Datagrams>,
     /// Time that the streams waited for the sink's file, nanoseconds, of all together.
     pub sink_ns: u64,
-    /// Until a file on a disk was there, after the last arrival, nanoseconds.
+    /// Time of the fsync of a sink file on a disk, after the last arrival, nanoseconds.
     pub flush_ns: u64,
 }
 
 /// The outcome of datagrams, at the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Datagrams {
-    /// They came, each counted once for every time.
+    /// They arrived, duplicates included.
     pub received: u64,
-    /// They came after one that was sent later.
+    /// They arrived after one that was sent later.
     pub late: u64,
     /// Mean deviation of the delay (RFC 3550 §6.4.1), nanoseconds; of the worst stream.
     pub jitter_ns: u64,

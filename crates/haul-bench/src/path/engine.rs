@@ -24,7 +24,7 @@ pub(crate) struct StreamRun<'a> {
     pub(crate) datagrams: &'a Mutex<Option<Datagrams>>,
 }
 
-/// The sender's word that it is done.
+/// The sender's report that it is done.
 #[derive(Debug, Default)]
 pub(crate) struct Announced {
     done: AtomicBool,

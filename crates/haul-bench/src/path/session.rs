@@ -42,7 +42,7 @@ impl Role {
     }
 }
 
-/// How far it is, as the receiver counts.
+/// The progress, by the receiver's count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     /// Since the start.
@@ -191,7 +191,7 @@ impl Session<'_> {
         Ok((own, peer))
     }
 
-    /// Has a file on a disk be there.
+    /// Fsyncs the sink file, if it is on a disk.
     fn flush(&self) -> Result<u64, Fault> {
         let begun = Instant::now();
         match self.role {
@@ -239,7 +239,7 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// The same failure, with the streams ended: their threads are waited for.
+    /// Ends the streams, waits for their threads, and returns the failure.
     fn cancelled(&self, fault: Fault) -> Fault {
         self.engine.cancel();
         fault
@@ -364,7 +364,7 @@ impl Marks {
         self.first = self.first.or(self.last);
     }
 
-    /// In between.
+    /// Bytes acknowledged between both.
     fn acknowledged(&self) -> Option<Acknowledged> {
         let ((from, before), (until, after)) = self.first.zip(self.last)?;
         let ns = u64::try_from(until.saturating_sub(from).as_nanos()).ok()?;

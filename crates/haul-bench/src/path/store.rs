@@ -183,7 +183,7 @@ impl SinkStore {
         self.waited_ns.load(Ordering::Relaxed)
     }
 
-    /// Waits until a file on a disk is there.
+    /// Fsyncs the sink file, if it is on a disk.
     pub(crate) fn finish(&self) -> io::Result<()> {
         self.file.as_ref().map_or(Ok(()), File::sync_data)
     }

@@ -29,7 +29,7 @@ impl Tally {
         }
     }
 
-    /// So many bytes of a stream have arrived.
+    /// Counts arrived bytes of a stream.
     pub(crate) fn add(&self, stream: usize, bytes: u64) {
         let since = self.first.get_or_init(Instant::now).elapsed();
         let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -94,7 +94,7 @@ impl Budget {
         }
     }
 
-    /// Its time, if it has one, is over.
+    /// Whether its time, if it has one, is over.
     pub(crate) fn is_over(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)
     }

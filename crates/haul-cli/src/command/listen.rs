@@ -10,13 +10,13 @@ use crate::output::tell;
 /// The addresses of a server.
 pub(crate) struct Listen {
     pub(crate) addresses: Vec<SocketAddr>,
-    /// Nothing was said: loopback only.
+    /// No address was given: loopback only.
     by_default: bool,
 }
 
 impl Listen {
     /// Parses what `--listen` gives, loopback where it is missing. Addresses that other hosts reach
-    /// need `--allow-insecure` where there is an `exposure`, which says what that gives them.
+    /// need `--allow-insecure` where there is an `exposure`, which states what that gives them.
     pub(crate) fn parse(
         texts: &[String],
         port: u16,

@@ -14,7 +14,7 @@ use crate::operand::host_and_port;
 use crate::output::path::PathOutput;
 use crate::{provider, trust};
 
-/// With `--vs` each setting is measured so often, unless the user says how often.
+/// With `--vs` each setting is measured so often, unless the user sets how often.
 const REPEAT_VS: u32 = 3;
 
 /// Measures.

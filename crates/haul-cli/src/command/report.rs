@@ -59,7 +59,7 @@ fn alone(document: &Document) -> String {
     printable_lines(&text)
 }
 
-/// What a file says, without control characters but for ends of lines.
+/// Returns the text of a file without control characters but for ends of lines.
 fn printable_lines(text: &str) -> String {
     let lines = text
         .lines()

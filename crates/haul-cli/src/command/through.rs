@@ -75,9 +75,9 @@ fn lock(reporter: &Mutex<Reporter>) -> MutexGuard<'_, Reporter> {
 }
 
 impl Through {
-    /// Opens the session that the command line asks for, as long as `goes_on` says so; none, if it
-    /// names no gateway. `say` gets lines for people about what does not work as it should, later
-    /// on.
+    /// Opens the session that the command line asks for, as long as `goes_on` returns true; none,
+    /// if it names no gateway. `say` gets lines for people about what does not work as it should,
+    /// later on.
     ///
     /// # Errors
     /// In one line, with the hop that is the reason and what to do.

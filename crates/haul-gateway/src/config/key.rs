@@ -10,7 +10,7 @@ use super::model::Key;
 /// Length of a key, bytes.
 const KEY_LEN: usize = 32;
 /// Permission bits that a key file must not have: write for its group, all for others. The group
-/// may read, because service managers hand over secrets that way.
+/// may read, because service managers pass secrets that way.
 const MODE_REFUSED: u32 = 0o027;
 /// Longest file with a secret, bytes.
 const SECRET_MAX: u64 = 256 << 10;

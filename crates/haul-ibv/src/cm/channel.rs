@@ -177,7 +177,8 @@ impl Notice {
         let private_data = if private_data.is_null() {
             Vec::new()
         } else {
-            // SAFETY: an event that is not acknowledged keeps its private data, so long as it says.
+            // SAFETY: an event that is not acknowledged keeps its private data, of the length that
+            // it names.
             unsafe { std::slice::from_raw_parts(private_data, private_data_len.into()) }.to_vec()
         };
         Ok(Self {

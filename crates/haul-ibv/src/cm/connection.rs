@@ -17,7 +17,7 @@ use crate::queue::{Connect, Qp, narrow, no_attr};
 
 /// How long resolving an address or a route may take each, milliseconds.
 const RESOLVE_MS: c_int = 5_000;
-/// `IB_CM_REJ_CONSUMER_DEFINED`: the application said no, and not a stack without listener (IBTA
+/// `IB_CM_REJ_CONSUMER_DEFINED`: the application refused, not a stack without listener (IBTA
 /// 1.4 table 108).
 const REJECTED_BY_APPLICATION: c_int = 28;
 
@@ -204,7 +204,7 @@ fn explain(what: &str, status: c_int) -> String {
     }
 }
 
-/// InfiniBand and RoCE: the peer agrees, this end says so to its queue pair and to the peer.
+/// InfiniBand and RoCE: the peer agrees; tells this end's queue pair, then the peer.
 pub(super) fn respond(cm: &cm::Cm, qp: &Qp, id: Raw<cm::Id>) -> Result<()> {
     to_connected(cm, qp, id, None)?;
     // SAFETY: the identifier lives: its connection holds it.

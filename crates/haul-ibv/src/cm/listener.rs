@@ -162,7 +162,7 @@ impl RequestOps for Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if let Some(id) = &self.id {
-            // Destroying the identifier does the same, with less to say to the peer.
+            // Destroying the identifier does the same, with less information for the peer.
             // SAFETY: the identifier lives.
             unsafe { (id.cm().rdma_reject)(id.raw.ptr(), std::ptr::null(), 0) };
         }

@@ -586,8 +586,7 @@ layouts! {
 }
 
 functions! {
-    /// The functions of libibverbs. None says more in its name than in `man 3`, so none is
-    /// described here.
+    /// The functions of libibverbs, as `man 3` describes them.
     Verbs from "libibverbs.so.1" {
         fn ibv_get_device_list(count: *mut c_int) -> *mut *mut Device;
         fn ibv_free_device_list(list: *mut *mut Device);

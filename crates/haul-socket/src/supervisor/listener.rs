@@ -72,7 +72,7 @@ fn install(program: &[libc::sock_filter]) -> io::Result<OwnedFd> {
     };
     let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
     let mode = libc::SECCOMP_SET_MODE_FILTER;
-    // SAFETY: the kernel reads the program, which is as long as is said.
+    // SAFETY: the kernel reads the program, of the length that is given.
     let install = || unsafe { libc::syscall(libc::SYS_seccomp, mode, flags, &raw const program) };
     let mut listener = install();
     if listener < 0 && sys::errno() == libc::EACCES {

@@ -234,9 +234,9 @@ pub(super) type Receives = (Arc<SharedReceives>, u32);
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {
     pub(super) data: OutgoingData,
-    /// What its completion says it was.
+    /// The operation in its completion.
     pub(super) opcode: WcOpcode,
-    /// A later request speaks for it.
+    /// The completion of a later request covers it.
     pub(super) silent: bool,
     /// Where to, for datagram services.
     pub(super) peer: Option<Peer>,

@@ -150,7 +150,7 @@ fn atomic(wr: &SendWr<'_>, remote: Remote, op: AtomicOp) -> Result<Operation> {
     })
 }
 
-/// What the completion of a work request says that it was.
+/// Returns the operation in the completion of a work request.
 pub(super) fn opcode(op: SendOp) -> WcOpcode {
     match op {
         SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,

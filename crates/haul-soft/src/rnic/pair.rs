@@ -1,5 +1,5 @@
-//! A queue pair inside its shard: work requests to the core's, and what the core says to
-//! completions and events.
+//! A queue pair inside its shard: turns work requests into the core's, and the core's events into
+//! completions.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(super) enum ConnectionState {
     /// The socket is being connected.
     Connecting(Box<Attempt>),
     Up(Box<dyn RnicLink>),
-    /// All is said and done above; the transport still delivers the end of it.
+    /// The protocol above has ended; the transport still delivers its last bytes.
     Closing(Box<dyn RnicLink>),
     Over,
 }
@@ -156,7 +156,7 @@ impl Pair {
         if let Some(limit) = self.shape.rate_limit {
             link.limit_rate(limit);
         }
-        // The peer has gone meanwhile; the core says so itself.
+        // If the peer has gone meanwhile, the core reports it.
         let _ = answer(&mut *link);
         self.link = ConnectionState::Up(link);
     }
@@ -349,7 +349,7 @@ impl Pair {
         Ok(())
     }
 
-    // ---- what the core says
+    // ---- events of the core
 
     /// Receives, sends, and reports; whether anything moved.
     pub(super) fn turn(&mut self, tools: &mut Tools<'_>) -> bool {
@@ -400,7 +400,7 @@ impl Pair {
         }
     }
 
-    /// Whether [`Pair::due`] may say something.
+    /// Whether [`Pair::due`] may return a time.
     pub(super) fn is_clocked(&self) -> bool {
         match &self.link {
             ConnectionState::Connecting(attempt) => matches!(attempt.socket, Opening::Udt(_)),
@@ -436,7 +436,7 @@ impl Pair {
         }
     }
 
-    /// Hands on what the core has to say, and completions.
+    /// Passes on the core's events and completions.
     pub(super) fn report(&mut self, tools: &Tools<'_>) {
         let (mut over, mut failed) = (false, false);
         while let ConnectionState::Up(link) = &mut self.link
@@ -659,7 +659,7 @@ pub(super) struct Tools<'a> {
 const NO_READS: Error =
     Error::Invalid("initiator_depth of the connection is 0: it was made without Reads and atomics");
 
-/// The zero-length read whose answer says that what was sent before it is placed (RFC 5040 §5.5
+/// The zero-length read whose response proves that all before it is placed (RFC 5040 §5.5
 /// rule 12).
 const PROOF: Operation = Operation::Read {
     sink: Stag(0),

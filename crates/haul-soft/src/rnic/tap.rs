@@ -1,5 +1,5 @@
-//! What sockets say, as a packet capture: raw IP packets with TCP and UDP headers that are made up,
-//! so that no privilege is needed and every byte is exactly what went through the socket.
+//! The traffic of sockets as a packet capture: raw IP packets with TCP and UDP headers that are
+//! made up, so that no privilege is needed and every byte is exactly what went through the socket.
 
 use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
@@ -195,7 +195,7 @@ fn octets_v6(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// RFC 768 and RFC 8200 §8.1: over a pseudo-header and the datagram; zero says that there is none.
+/// RFC 768 and RFC 8200 §8.1: over a pseudo-header and the datagram; zero stands for none.
 fn udp_checksum(ends: (IpAddr, IpAddr), datagram: &[u8]) -> u16 {
     let mut covered = Vec::with_capacity(2 * 16 + 4 + datagram.len());
     match ends {

@@ -36,8 +36,8 @@ pub struct Link {
     batch: RecvBatch,
     /// Messages of `batch` that the connection has seen.
     taken: usize,
-    /// Nobody has said yet where payload goes: what comes behind the answer to the handshake waits
-    /// in `batch`.
+    /// No caller has named a place for payload yet: what arrives behind the response to the
+    /// handshake waits in `batch`.
     opening: bool,
     transmit: Transmit,
     /// Segments of `transmit` that have left; the rest waits for room in the socket's buffer.
@@ -86,7 +86,7 @@ pub struct Remote(Arc<Shared>);
 const TOKEN: u64 = 1;
 const RECEIVE_MESSAGES: usize = 8;
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
-/// What the kernel hands over at a time.
+/// Bytes that one call receives from the kernel at most.
 pub(super) const RECEIVE_MEMORY_BYTES: usize = RECEIVE_MESSAGES * RECEIVE_BUFFER_BYTES;
 /// Rounds of receiving, and batches sent, before the other direction gets its turn.
 const RECEIVE_ROUNDS: usize = FAILURES;
@@ -315,7 +315,7 @@ impl Link {
         }
     }
 
-    /// Has packets say what the connection wants them to. Only a sender's do: control packets are
+    /// Marks packets as ECN-capable where the connection is. Only a sender's: control packets are
     /// not marked.
     pub(super) fn follow_ecn(&mut self) -> Result<(), LinkError> {
         let capable = self.connection.is_ecn_capable();
@@ -603,9 +603,9 @@ impl Link {
         Ok(())
     }
 
-    /// The peer's host says that nobody listens there. That ends the link where it has said so for
-    /// a while, or where the link is not open yet; unless what arrived before says that the peer
-    /// has closed in order, or the peer has yet to come.
+    /// Judges a report of the peer's host that no socket is bound there. It ends the link if it
+    /// lasts for a while, or if the link is not open yet; unless the peer has closed in order
+    /// before, or is still to come.
     fn judge_refusal(&mut self) -> Result<(), LinkError> {
         if !self.trouble.take_refusal() || self.connection.is_closed() {
             return Ok(());

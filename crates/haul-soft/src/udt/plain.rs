@@ -52,11 +52,11 @@ const UNSENT_MAX: usize = 1 << 20;
 const GREETING_PAGES: usize = 2;
 
 /// Bytes of user memory that an accepted [`Stream`] takes at most before [`Stream::admit`]: what
-/// has arrived, and what the kernel hands over at a time.
+/// has arrived, and what one call receives from the kernel.
 pub const GREETING_MEMORY_BYTES: u64 = (GREETING_PAGES * PAGE_BYTES + RECEIVE_MEMORY_BYTES) as u64;
 
 /// A UDT byte stream that never waits, for event loops. Call [`Stream::turn`] when it is readable
-/// ([`AsFd`]), when [`Stream::poll_timeout`] says so, and after [`Stream::write`] and
+/// ([`AsFd`]), at the time of [`Stream::poll_timeout`], and after [`Stream::write`] and
 /// [`Stream::consume`].
 #[derive(Debug)]
 pub struct Stream {

@@ -93,11 +93,11 @@ bitflags::bitflags! {
     pub struct Ready: u32 {
         /// The connection is there.
         const OPEN = 1;
-        /// [`Stream::recv`] has something to say: bytes, the end, or why not.
+        /// [`Stream::recv`] returns something: bytes, the end, or an error.
         const READABLE = 1 << 1;
         /// [`Stream::send`] has room for an eighth of its ring at least.
         const WRITABLE = 1 << 2;
-        /// All that was sent has arrived, and the end too if it was said.
+        /// All that was sent has arrived, and the end too if it was sent.
         const SENT = 1 << 3;
         /// The connection is over.
         const OVER = 1 << 4;
@@ -508,7 +508,7 @@ struct Engine {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Finish {
     No,
-    /// The connection says it.
+    /// The connection has sent it.
     Said,
     /// The peer is plain UDT: the connection closes when all has arrived.
     Whole,
@@ -624,7 +624,7 @@ impl Engine {
         self.shared.tell();
     }
 
-    /// Takes over what was given, and what was said.
+    /// Takes over the bytes and the commands that callers left.
     fn take_over(&mut self) -> Result<(), LinkError> {
         // Before what was given: that is written first.
         let finishing = self.shared.finishing.load(Ordering::Acquire);

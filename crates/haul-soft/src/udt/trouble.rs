@@ -1,8 +1,8 @@
 //! What the errors of a datagram socket mean.
 //!
 //! A firewall, a route that goes, a host that is short of memory: each is an error of one call, and
-//! none says that the path is gone. The packets of that call are lost like others, and the
-//! connection's own timers judge. The last error is kept, so that the end of a connection whose
+//! none proves that the path is gone. The packets of that call count as lost, and the connection's
+//! own timers decide. The last error is kept, so that the end of a connection whose
 //! peer fell silent can name it.
 
 use std::io;

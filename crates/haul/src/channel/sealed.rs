@@ -1,7 +1,7 @@
 //! The chunks of a TCP stream as records of TLS 1.3 (docs/protocol/session.md).
 //!
 //! A record holds bytes of one chunk only: the first one its header, then payload. So each record
-//! says where its payload goes, and the receiver opens it in the buffer that it read into and
+//! names the place of its payload. The receiver opens it in the buffer that it read into, and
 //! writes it from there.
 
 use std::io::{self, IoSlice, Read, Write};

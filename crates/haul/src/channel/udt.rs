@@ -231,7 +231,7 @@ pub(crate) struct Acceptor {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The connections that sessions wait for: their options, and where they are handed over.
+    /// The connections that sessions wait for: their options, and where their links go.
     expected: HashMap<Ticket, (LinkOptions, Sender<Link>)>,
     pending: Pending,
 }

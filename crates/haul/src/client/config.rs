@@ -138,7 +138,7 @@ impl Config {
             && control.is_none_or(|name| name == MODEL)
     }
 
-    /// Replaces the UDT channel if it is a default and `fault` says that no UDP passes; returns
+    /// Replaces the UDT channel if it is a default and `fault` shows that no UDP passes; returns
     /// whether it did.
     pub(crate) fn fall_back(&mut self, fault: &Fault, say: &Say) -> bool {
         let is_blocked =

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FileType};
 
 use super::path::Relative;
 
-/// A name in a tree with what it stands for.
+/// An entry of a tree: a path, its kind and its attributes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
     /// Where it is, below the root.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub stat: Stat,
 }
 
-/// What an entry is.
+/// The kind of an entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Kind {
     /// A regular file.

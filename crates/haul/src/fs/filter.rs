@@ -33,7 +33,7 @@ const IGNORE_FILE_MAX: u64 = 1 << 20;
 /// Bytes of all paths of a list.
 const LIST_MAX: usize = 128 << 20;
 
-/// What a rule does with what it matches.
+/// The action of a rule on entries that it matches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// Takes it.

@@ -80,7 +80,7 @@ impl Meta {
     }
 }
 
-/// What was not kept: for each kind, the number of entries.
+/// Attributes that were not kept: for each kind, the number of entries.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lost {
     /// Permission bits.

@@ -41,7 +41,7 @@ const LINK_OVERHEAD: usize = 96;
 /// Read size of a directory, bytes.
 const DIRECTORY_BUFFER: usize = 32 << 10;
 
-/// How to walk.
+/// The options of a walk.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Threads that read directories.
@@ -82,7 +82,7 @@ fn shown(path: &[u8]) -> String {
     crate::printable(if path.is_empty() { b"." } else { path })
 }
 
-/// What failed during a walk.
+/// The step of a walk that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Doing {
     /// Opening a directory; its content is missing.
@@ -109,7 +109,7 @@ impl std::fmt::Display for Doing {
     }
 }
 
-/// What a walk has returned until now.
+/// The entries that a walk has returned so far, by kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Regular files, further names not counted.

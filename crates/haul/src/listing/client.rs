@@ -17,7 +17,7 @@ use crate::printable;
 
 pub use crate::room::Room;
 
-/// What to list.
+/// The request of a listing.
 #[derive(Debug, Clone, Default)]
 pub struct Request {
     /// A directory or file of the server.
@@ -46,7 +46,7 @@ impl Request {
     }
 }
 
-/// What a listing returns.
+/// A result of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Found {
     /// An entry; with its hash if it is a file and the request asked for it. Its identity and

@@ -6,7 +6,7 @@ use crate::fault::plain;
 use crate::fs::entry::{Entry, Kind, Stat};
 use crate::fs::tree::Tree;
 
-/// What became of entries that were to be removed.
+/// The outcome of removing entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// Entries that were removed.

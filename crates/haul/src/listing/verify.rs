@@ -29,7 +29,7 @@ pub enum Source {
     Remote,
 }
 
-/// What a comparison finds.
+/// A finding of a comparison.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event<'a> {
     /// A file that is the same at both ends, with its BLAKE3 hash.
@@ -65,7 +65,7 @@ pub enum Difference {
     Content(Vec<Range<u64>>),
 }
 
-/// What a comparison has found.
+/// The counts of a comparison.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Entries that are the same.

@@ -12,7 +12,7 @@ use crate::name::{Name, relative_path};
 use crate::printable;
 use crate::sources::is_contents;
 
-/// What a server serves.
+/// The part of a file system that a server serves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Root {
     /// A directory; nothing outside it is reachable.

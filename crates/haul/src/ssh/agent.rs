@@ -34,7 +34,7 @@ const PROBE: Duration = Duration::from_secs(300);
 /// How often the agent examines whether it is still needed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the agent's environment says.
+/// Values of the agent's environment.
 #[derive(Debug, Clone, Default)]
 pub struct Environment {
     /// The ports to listen on, in place of those that the client asks for.

@@ -114,7 +114,7 @@ pub(super) fn write_frame(
 /// How the pipe ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
-    /// The client said that it is done.
+    /// The client reported that it is done.
     Done,
     /// The pipe was closed or broke.
     Lost,

@@ -15,7 +15,7 @@ const TCP_TIMEOUT: Duration = Duration::from_secs(3);
 const TRIES: u32 = 4;
 const UDP_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// What a path lets through.
+/// The transports that a path lets through.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reach {
     /// A port that the agent listens on.

@@ -17,7 +17,7 @@ const FILE_MAX: u64 = 128 << 10;
 const HEAD: &str = "# haul: file systems of the sources of 'haul sync --delete'; may be deleted.\n\
                     # source and destination, file system\n";
 
-/// The file.
+/// The file that remembers the file systems of the sources of deletions.
 #[derive(Debug, Clone)]
 pub struct Last(PathBuf);
 

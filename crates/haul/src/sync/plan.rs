@@ -29,7 +29,7 @@ use crate::target::is_near;
 /// Entries that only the destination has and that are remembered; further ones are counted.
 const EXTRA_MAX: usize = 1 << 20;
 
-/// How two trees are compared.
+/// The options of a comparison of two trees.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct How {
     /// The digests of files decide, not their times.
@@ -44,7 +44,7 @@ pub struct How {
     pub wants_extra: bool,
 }
 
-/// What is to be done about an entry.
+/// The step that a plan takes for an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
     /// The destination lacks it.
@@ -57,7 +57,7 @@ pub enum Step {
     Delete,
 }
 
-/// What a comparison finds.
+/// A finding of a comparison.
 #[derive(Debug)]
 pub enum Finding<'a> {
     /// Something to do.
@@ -68,7 +68,7 @@ pub enum Finding<'a> {
     Note(&'a str),
 }
 
-/// What a comparison has found.
+/// The result of a comparison: entries and bytes by kind of step.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// Entries that the destination lacks.

@@ -3,7 +3,7 @@
 use haul_iwarp::{SECOND_NS, Time};
 use haul_verbs::RateLimit;
 
-/// Bytes that may leave back to back after a rest, where nothing else is said.
+/// Bytes that may leave back to back after a pause, by default.
 const BURST_BYTES: u64 = 64 << 10;
 
 /// Bytes per second, and a burst.

@@ -26,7 +26,7 @@ pub(super) enum Core {
     Rd(Box<RdQp>),
 }
 
-/// What either core has to say.
+/// An event of either core.
 #[derive(Debug)]
 pub(super) enum CoreEvent {
     Ud(UdEvent),

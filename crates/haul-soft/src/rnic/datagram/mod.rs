@@ -1,10 +1,10 @@
-//! Queue pairs that talk to many: datagram services over UDP (docs/protocol/datagram.md).
+//! Queue pairs with many peers: datagram services over UDP (docs/protocol/datagram.md).
 //!
 //! What flows through: requests go into the queue pair's core, which makes segments of them. The
 //! engine puts header, payload and checksum of each behind each other, and those of one length to
 //! one peer leave together for the kernel to cut. A small request is posted, sent and complete in
 //! one call, with one system call. What arrives is checked as a whole (CRC, form) where the kernel
-//! has put it, then the core says where the payload belongs, and it is copied there, once.
+//! has put it, then the core names the place of the payload, and it is copied there, once.
 //!
 //! A service is a member of its shard as connections are (docs/adr/0008): one socket, no thread.
 //! Nothing that arrives ends it.

@@ -33,7 +33,7 @@ const ANSWERS_MAX: usize = 1_024;
 const TRIES: u32 = 8;
 const ANSWER_NS: u64 = SECOND_NS / 10;
 const ANSWER_NS_MAX: u64 = 2 * SECOND_NS;
-/// How old keys are at least before a peer is greeted again because it says that it has none.
+/// The least age of keys before a handshake with a peer that reports to have none.
 const STALE_NS: u64 = SECOND_NS;
 
 /// See the module.

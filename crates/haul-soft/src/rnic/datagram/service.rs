@@ -260,7 +260,7 @@ impl Service {
         self.link.as_deref_mut().ok_or(Error::State(state))
     }
 
-    /// Says good-bye to reliable peers; nothing else is sent any more.
+    /// Sends close notices to reliable peers; nothing else is sent any more.
     pub(in crate::rnic) fn leave(&mut self, tools: &mut Tools<'_>) {
         if let Some(link) = &mut self.link {
             link.core.close(tools.now);
@@ -547,7 +547,7 @@ impl Service {
             match link.socket.recv_batch(&mut batch) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                // What the network says of something sent before: not the end.
+                // An error of an earlier datagram does not end the service.
                 Err(_) => {
                     link.note_errors(tools.now);
                     if round < ROUNDS {
@@ -633,7 +633,7 @@ impl Service {
         moved
     }
 
-    // ---- what the core says
+    // ---- events of the core
 
     fn report(&mut self, tools: &Tools<'_>) {
         if let Some(link) = &mut self.link

@@ -24,7 +24,7 @@ use crate::rnic::buffers::Buffers;
 
 /// Errors that are looked at together.
 const ERRORS: usize = 64;
-/// Bytes of UDP payload that any path carries, where the network does not say how much (RFC 8899
+/// Bytes of UDP payload that any path carries, where the network reports no size (RFC 8899
 /// §5.1.2).
 const PATH_BASE: u32 = 1_200;
 
@@ -64,9 +64,9 @@ pub(super) struct ServiceSocket {
     pub(super) malformed: u64,
     /// Number and epoch of this end.
     pub(super) own: (u32, u32),
-    /// Datagrams of which the network has said that they did not arrive.
+    /// Datagrams that the network reported as undelivered.
     pub(super) undelivered: u64,
-    /// There were some since the application was last told.
+    /// There were some since the last report to the application.
     pub(super) complaint: bool,
     pub(super) quiet_until: Time,
     /// The poller is asked for room in the socket.

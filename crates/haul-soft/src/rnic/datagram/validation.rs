@@ -36,7 +36,7 @@ impl Validation {
         asked.waiting.push(request);
     }
 
-    /// Peers that are to be asked; `ask` says whether it could be begun.
+    /// Asks the peers that are due; `ask` returns whether it could begin.
     pub(super) fn ask(&mut self, mut ask: impl FnMut(Destination) -> bool) {
         for (to, asked) in &mut self.asked {
             asked.begun = asked.begun || ask(*to);

@@ -51,12 +51,12 @@ pub(in crate::rnic) trait RnicLink: std::fmt::Debug + Send {
         None
     }
 
-    /// Whether [`RnicLink::due`] may say something.
+    /// Whether [`RnicLink::due`] may return a time.
     fn is_clocked(&self) -> bool {
         false
     }
 
-    /// The socket, while arrivals there are all that it waits for and say all that there is.
+    /// The socket, while the link waits for arrivals there and for nothing else.
     fn watched(&self) -> Option<&Arc<Watched>> {
         None
     }

@@ -40,7 +40,7 @@ struct Open {
     unconfirmed: Option<Box<dyn Handshake>>,
 }
 
-/// The connection cannot go on; [`SealedStream::failure`] says why.
+/// The connection cannot go on; [`SealedStream::failure`] returns the reason.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
@@ -211,7 +211,7 @@ impl Open {
         let len = match self.opener.open(record) {
             Ok(Content::Data(data)) => data.len(),
             Ok(Content::KeyUpdate) => 0,
-            // MPA says itself when its stream ends.
+            // MPA has its own end of a stream.
             Ok(Content::End) => return Err(RecordError::Content.to_string()),
             Err(error) => return Err(self.say(&copy.unwrap_or_default(), error)),
         };

@@ -2,9 +2,9 @@
 //! places.
 //!
 //! Inward: bytes come into a buffer that all connections of the shard share. The core reads
-//! headers there and says where payload belongs. What of it is in the buffer is copied; what has
-//! yet to arrive, if it is much, is received straight into its place, and with it, in the same
-//! call, the trailer and the next header into the buffer.
+//! headers there and names the place of the payload. Payload in the buffer is copied. If much has
+//! yet to arrive, one call receives it straight into its place, and the trailer and the next header
+//! into the buffer.
 //!
 //! Outward: headers, trailers and small payloads are copied behind each other, large payloads are
 //! gathered from where they lie. What the socket does not take stays with the connection.
@@ -44,7 +44,7 @@ pub(in crate::rnic) struct TcpLink {
     frame_sent: usize,
     /// What the socket has not taken yet.
     left: Option<Box<Batch>>,
-    /// The socket is full: the poller says when it is not.
+    /// The socket is full; the poller reports when it is not.
     blocked: bool,
     /// Nothing follows once all is sent.
     ending: bool,
@@ -114,7 +114,7 @@ impl RnicLink for TcpLink {
                 false
             }
             Err(_) => {
-                // What the peer sent before it went, its Terminate above all, says more than this
+                // What the peer sent before, above all its Terminate, explains more than this
                 // error.
                 while self.receive(env) {}
                 self.lose(env);

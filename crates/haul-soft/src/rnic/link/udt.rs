@@ -2,14 +2,14 @@
 //! before it.
 //!
 //! Inward: packets arrive in batches. The transport tells new ones from repeats, the core reads the
-//! headers and says where the payload belongs, and it is copied there at once. What is missing is a
-//! matter between the two cores; nothing waits here.
+//! headers and names the place of the payload, and it is copied there at once. The two cores see to
+//! what is missing; nothing waits here.
 //!
-//! Outward: the core's segments are announced to the transport as messages, which says when each of
-//! them leaves, and leaves again if it was lost. Its header waits for the first time, and is made
-//! again for every other. Header, payload and checksum go behind each other into one buffer for the
-//! kernel to cut. The checksum reads every byte anyway, and to the kernel gathered pieces cost as
-//! much as that copy.
+//! Outward: the core's segments are announced to the transport as messages. The transport decides
+//! when each leaves, and retransmits lost ones. The header is ready for the first transmission, and
+//! is made again for every other. Header, payload and checksum go behind each other into one buffer
+//! for the kernel to cut. The checksum reads every byte anyway, and to the kernel gathered pieces
+//! cost as much as that copy.
 //!
 //! Map: `opening` what happens before packets are iWARP's.
 
@@ -789,7 +789,7 @@ impl UdtLink {
 }
 
 impl UdtTransport {
-    /// Sends what the closing transport has to say, unless it still has payload to repeat.
+    /// Sends the control packets of a closed transport, unless it has payload to retransmit.
     fn send_control_if_closed(&mut self, now: Time) {
         if self.udt.is_closed() {
             self.send_control(now);

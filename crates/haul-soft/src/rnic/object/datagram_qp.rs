@@ -32,8 +32,8 @@ pub(super) struct DatagramQp {
 
 const GONE: Error = Error::Invalid("the queue pair is gone");
 
-/// Bytes of the sockets' buffers where the user does not say: twenty milliseconds of a gigabit per
-/// second, which takes memory only while datagrams wait.
+/// Default bytes of the sockets' buffers: 32 ms of a gigabit per second, which take memory only
+/// while datagrams wait.
 const SOCKET_BUFFER: usize = 4 << 20;
 
 fn socket_options(buffer: Option<usize>) -> UdpOptions {

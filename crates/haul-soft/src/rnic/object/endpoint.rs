@@ -20,7 +20,7 @@ use super::listener::Listener;
 use crate::rnic::events::cm_events;
 use crate::rnic::time::{deadline, remaining};
 
-/// A queue pair's listener, and what it says of itself.
+/// A queue pair's listener, and its own endpoint.
 #[derive(Debug)]
 pub(super) struct Rendezvous {
     _listener: Listener,

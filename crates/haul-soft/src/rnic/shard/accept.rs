@@ -137,9 +137,8 @@ impl Inner {
         true
     }
 
-    /// Ends a connection of a listener that has not said what it wants; whoever means it does so as
-    /// soon as it is connected. It is the oldest of the source that has most of them. Whether one
-    /// was ended.
+    /// Ends a connection that has sent no request: the oldest of the source with most of them.
+    /// Honest peers send it as soon as they are connected. Returns whether one was ended.
     fn make_room(&mut self, listener: u32) -> bool {
         loop {
             let silent = || {

@@ -203,7 +203,7 @@ impl Inner {
         Ok(Some(SealedStream::new(handshake, side)))
     }
 
-    /// Sets a connected socket up, and says how its protocol is to be.
+    /// Sets a connected socket up, and returns the configuration of its protocol.
     pub(super) fn prepare(&self, socket: &Stream, qp: QpConfig) -> StreamConfig {
         if let Some(bytes) = self.socket_buffer {
             socket.set_buffers(bytes);

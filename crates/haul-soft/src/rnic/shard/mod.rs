@@ -62,7 +62,7 @@ const STANDBY_NS: u64 = 1_000_000;
 const BUSY_NS: u64 = 100_000;
 /// How often time-outs are looked at, ns: they are seconds long.
 const TIMERS_NS: u64 = 20_000_000;
-/// How long an attempt to connect may take, unless it was said.
+/// How long an attempt to connect may take, by default.
 const CONNECT_NS: u64 = 30 * SECOND_NS;
 /// How long the engine's end waits for such connections.
 const LINGER_NS: u64 = SECOND_NS;
@@ -165,7 +165,7 @@ struct Listening {
     arrivals: u64,
     /// Those that wait to be accepted.
     pending: usize,
-    /// And have said what they want. `asked <= pending`
+    /// Those of them that have sent their request: `asked <= pending`.
     asked: usize,
 }
 
@@ -778,7 +778,7 @@ impl Inner {
         self.with_pair(number, Pair::transmit);
     }
 
-    /// Hands on what was said without anything moving.
+    /// Passes on events without moving data.
     pub(super) fn report(&mut self, number: u32) {
         self.with_pair(number, |pair, tools| pair.report(tools));
     }

@@ -21,7 +21,7 @@ pub(in crate::rnic) struct PendingConnection {
     pub(in crate::rnic) listener: u32,
     /// How many came to its listener before it.
     pub(in crate::rnic) arrival: u64,
-    /// It has said what it wants, and waits for an answer.
+    /// It has sent its request, and waits for an answer.
     pub(in crate::rnic) has_asked: bool,
     /// None of it is used: nothing can be placed before there is a queue pair.
     pub(in crate::rnic) buffers: Buffers,

@@ -30,7 +30,7 @@ pub(super) const ATTEMPTS: u8 = 32;
 /// Maximum number of blocks in repair: of each, 8 to 32 KiB of digests are in memory.
 pub(super) const IN_REPAIR: usize = 1 << 10;
 
-/// What the request says about the files.
+/// The terms of the request for its files.
 pub(crate) struct Terms<'a> {
     pub(crate) policy: Policy,
     /// Of the request, for [`Entry::seal`].
