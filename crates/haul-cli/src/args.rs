@@ -78,6 +78,9 @@ pub(crate) enum Command {
     Config(Config),
     /// Print or install the completions of a shell
     Completions(Completions),
+    /// Read files of hosts for an application, which sends messages on stdin (docs/python.md)
+    #[command(hide = true)]
+    Api(Box<Api>),
     /// Write the manual pages
     #[command(hide = true)]
     Man(Man),
@@ -135,6 +138,18 @@ pub(crate) enum Shell {
 pub(crate) struct Man {
     /// Where to write them
     pub(crate) dir: PathBuf,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(crate) struct Api {
+    #[command(flatten)]
+    pub(crate) path: Path,
+    #[command(flatten)]
+    pub(crate) trust: trust::ClientTrust,
+    #[command(flatten)]
+    pub(crate) ssh: trust::Ssh,
+    #[command(flatten)]
+    pub(crate) through: Through,
 }
 
 #[derive(Debug, Subcommand)]

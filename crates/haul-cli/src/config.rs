@@ -44,7 +44,9 @@ pub(crate) struct Section {
 pub(crate) const SECTIONS: [Section; 2] = [
     Section {
         table: None,
-        commands: &["sync", "send", "get", "ls", "verify", "receive", "doctor"],
+        commands: &[
+            "sync", "send", "get", "ls", "verify", "receive", "doctor", "api",
+        ],
         keys: &[
             ("key", Kind::File),
             ("port", Kind::Text),

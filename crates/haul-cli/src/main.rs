@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         args::Command::Lab(lab) => command::lab::run(lab),
         args::Command::Config(config) => command::config::run(&config, &presets),
         args::Command::Completions(completions) => command::completions::run(&completions),
+        args::Command::Api(api) => command::api::run(*api),
         args::Command::Man(man) => command::completions::manual(&man),
     }
 }
@@ -107,10 +108,19 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
 
 /// Returns whether a command has private keys or codes in its memory.
 const fn holds_keys(command: &args::Command) -> bool {
-    use args::Command::{Agent, Get, Key, Ls, Receive, Send, Serve, Sync, Verify};
+    use args::Command::{Agent, Api, Get, Key, Ls, Receive, Send, Serve, Sync, Verify};
     matches!(
         command,
-        Send(_) | Get(_) | Sync(_) | Ls(_) | Verify(_) | Serve(_) | Receive(_) | Key(_) | Agent(_)
+        Send(_)
+            | Get(_)
+            | Sync(_)
+            | Ls(_)
+            | Verify(_)
+            | Serve(_)
+            | Receive(_)
+            | Key(_)
+            | Agent(_)
+            | Api(_)
     )
 }
 

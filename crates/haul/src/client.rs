@@ -33,11 +33,13 @@ mod config;
 mod connect;
 mod control;
 mod outcome;
+mod reads;
 
 pub use config::{Access, Config, Direct, Say};
 pub(crate) use control::open_control;
 use control::transfer_id;
 use outcome::{Tally, bench_summary};
+pub use reads::{Kind, Range, Reads, Stat};
 
 /// First pause before a reconnect; each further one is twice as long.
 const BACKOFF: Duration = Duration::from_millis(500);
@@ -116,7 +118,7 @@ pub fn send(
             let offers = sender::offer(&mut catalogue, &binding);
             [vec![put.clone()], offers].concat()
         };
-        let session = Session::open(config, transfer, requests)?;
+        let session = Session::open(config, SERVICE, transfer, requests)?;
         tally.connected(&session.peer, config.channel);
         let observer = &Greeted::new(observer, &session.link, &session.peer);
         let mut outcome = sender::SenderOutcome::default();
@@ -188,7 +190,7 @@ pub fn get(
         if let Some((_, bps)) = limit {
             requests.push(Message::Rate(wire::Rate { bps }));
         }
-        let session = Session::open(config, transfer, || requests)?;
+        let session = Session::open(config, SERVICE, transfer, || requests)?;
         tally.connected(&session.peer, config.channel);
         let observer = &Greeted::new(observer, &session.link, &session.peer);
         let first = match session.link.receive()? {
@@ -361,7 +363,7 @@ pub fn bench(
         time_ms,
     };
     let requests = || vec![Message::Bench(request.clone())];
-    let session = Session::open(config, transfer_id()?, requests)?;
+    let session = Session::open(config, SERVICE, transfer_id()?, requests)?;
     let observer = &Greeted::new(observer, &session.link, &session.peer);
     let (report, sender, receiver) = if reverse {
         let received = bench::receive(&session.link, session.opening, observer);
@@ -424,6 +426,7 @@ impl Session {
     /// them.
     fn open(
         config: &Config,
+        service: &str,
         transfer: TaskId,
         requests: impl FnOnce() -> Vec<Message>,
     ) -> Result<Self, Fault> {
@@ -470,7 +473,8 @@ impl Session {
         for request in requests() {
             messages.push(wire::encode(&request)?);
         }
-        connection.greet(&link::greeting(transfer, config.dead_after), &messages)?;
+        let greeting = link::greeting(service, transfer, config.dead_after);
+        connection.greet(&greeting, &messages)?;
         let link = Link::start(connection, config.dead_after)?;
         Ok(Self {
             link,

@@ -10,7 +10,7 @@ use haul_seal::Cipher;
 
 use crate::cancel::Cancel;
 use crate::fault::Fault;
-use crate::wire::{self, Message, SERVICE};
+use crate::wire::{self, Message};
 
 /// One end of a control connection after the greetings.
 #[derive(Debug)]
@@ -78,10 +78,10 @@ impl Link {
 }
 
 /// Makes a client's greeting.
-pub(crate) fn greeting(task: TaskId, dead_after: Duration) -> Greeting {
+pub(crate) fn greeting(service: &str, task: TaskId, dead_after: Duration) -> Greeting {
     Greeting {
         software: SOFTWARE.to_owned(),
-        service: SERVICE.to_owned(),
+        service: service.to_owned(),
         features: 0,
         dead_after_ms: u32::try_from(dead_after.as_millis()).unwrap_or(u32::MAX),
         task,

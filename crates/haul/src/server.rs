@@ -7,13 +7,13 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use haul_control::audit::Audit;
-use haul_control::server::{self as control, Client, Data, HANDSHAKE, Service};
+use haul_control::server::{self as control, Client, Data, Service};
 use haul_control::trust::{Rights, ServerConfig};
 pub use haul_io::address::{listen_address, own as own_addresses};
 use haul_soft::udt::Listener;
 
 use crate::channel::tcp::{STREAM_HEADER_REST, parse_stream_header};
-use crate::channel::{Acceptors, Opening, Setup, udt};
+use crate::channel::{Acceptors, Opening, udt};
 use crate::entry::{Entry, What};
 use crate::fault::{Code, Fault, plain};
 use crate::fs::walk;
@@ -26,17 +26,21 @@ use crate::session::{bench, receiver, sender};
 use crate::sources::Sources;
 use crate::wire::{Bench, DATA_PREAMBLE, Get, Message, OPERANDS_MAX, Policy, Put, SERVICE};
 
+mod asked;
 mod counters;
 mod listing;
 mod permit;
+mod reading;
 mod root;
 mod shared;
 mod table;
 
+use asked::{next, open_channel};
 use counters::{Counters, Direction, Moved};
 pub use counters::{Counts, Sessions};
 use listing::Listing;
 use permit::permit;
+use reading::Reading;
 pub use root::Root;
 use shared::{Record, Shared};
 use table::{SessionSlot, Table};
@@ -128,6 +132,7 @@ impl Server {
         let audit = Arc::clone(&files.audit);
         let mut services = config.services.clone();
         services.push(Arc::new(Listing(Arc::clone(&files))));
+        services.push(Arc::new(Reading(Arc::clone(&files))));
         services.push(Arc::clone(&files) as _);
         let data = Data {
             preamble: *DATA_PREAMBLE,
@@ -338,27 +343,8 @@ fn converse(
     record: &mut Record,
     log: &(dyn Fn(&str) + Sync),
 ) -> Result<(), Fault> {
-    let asked = next(link).and_then(|message| match message {
-        Message::OpenChannel(open) => {
-            let mut setup = Setup::from_message(&open, link.cipher(), dead_after)?;
-            let seal = setup.seal(&open.arrived, |label, context| link.export(label, context))?;
-            if seal.is_none() && !rights.plain {
-                let text = "data channels without encryption are not admitted";
-                return Err(Fault::new(Code::NotAuthenticated, text)
-                    .hint("leave --allow-insecure out at the client"));
-            }
-            let declared = setup.rate_bps;
-            if let Some(most) = rights.rate_bps {
-                setup.rate_bps = Some(declared.unwrap_or(most).min(most));
-            }
-            let mut opening = Opening::accept(&setup, &shared.acceptors, HANDSHAKE)?;
-            if let Some(seal) = seal {
-                opening.set_seal(seal);
-            }
-            Ok((next(link)?, opening, declared))
-        }
-        other => Err(other.misplaced()),
-    });
+    let asked = open_channel(shared, link, rights, dead_after)
+        .and_then(|(opening, declared)| Ok((next(link)?, opening, declared)));
     slot.note_asked();
     let (request, opening, declared) = asked?;
     match request {
@@ -402,13 +388,6 @@ fn check_rate(rights: &Rights, declared: Option<u64>) -> Result<(), Fault> {
         .hint(format!("add --rate {most}bit"))),
         _ => Ok(()),
     }
-}
-
-/// Blocks for the next message of a client that has no reason to wait.
-fn next(link: &Link) -> Result<Message, Fault> {
-    link.incoming()
-        .recv_timeout(HANDSHAKE)
-        .unwrap_or_else(|_| Err(Fault::new(Code::PeerGone, "the client sent no request")))
 }
 
 fn receive_files(

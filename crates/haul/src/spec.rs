@@ -1,4 +1,4 @@
-//! The worked exchanges of docs/protocol/session.md and listing.md: decoded, encoded, recomputed.
+//! The worked exchanges of docs/protocol/session.md, listing.md and read.md: decoded, encoded, recomputed.
 
 #[path = "../../../tests/pages/hex.rs"]
 pub(crate) mod hex;
@@ -11,12 +11,13 @@ use crate::channel::tcp::{STREAM_HEADER_REST, parse_stream_header};
 use crate::choice::check_rules;
 use crate::entry;
 use crate::listing::wire as listing;
-use crate::wire::{self, DATA_PREAMBLE, Message, SERVICE};
+use crate::wire::{self, DATA_PREAMBLE, Message, READ_SERVICE, SERVICE};
 
 use hex::bytes;
 
 const PAGE: &str = include_str!("../../../docs/protocol/session.md");
 const LISTING: &str = include_str!("../../../docs/protocol/listing.md");
+const READ: &str = include_str!("../../../docs/protocol/read.md");
 
 fn frames(bytes: &[u8]) -> (Option<Greeting>, Vec<Message>) {
     let decode = |body: &[u8]| wire::decode(body).unwrap();
@@ -162,4 +163,41 @@ fn the_exchange_of_a_listing_is_what_this_build_reads_and_writes() {
     };
     assert_eq!((digests.size, &digests.digests[..]), (6, &hash[..]));
     assert_eq!(digests.failure, None);
+}
+
+#[test]
+fn the_exchange_of_a_read_is_what_this_build_reads_and_writes() {
+    let (greeting, asked) = frames(&bytes(READ, "client-requests"));
+    assert_eq!(
+        greeting.map(|greeting| greeting.service).as_deref(),
+        Some(READ_SERVICE)
+    );
+    let [Message::OpenChannel(_), Message::Stat(stat)] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    let answer = messages(&bytes(READ, "server-found"));
+    let [Message::Found(found)] = answer.as_slice() else {
+        panic!("{answer:?}");
+    };
+    assert_eq!((found.request, found.kind, found.size), (0, 0, 6));
+    let asked = messages(&bytes(READ, "client-range"));
+    let [Message::Range(range)] = asked.as_slice() else {
+        panic!("{asked:?}");
+    };
+    assert_eq!(range.path, stat.path);
+    assert_eq!((range.offset, range.length), (2, 4));
+    assert_eq!((range.size, range.modified), (found.size, found.modified));
+
+    let chunk = bytes(READ, "server-chunk");
+    let (header, payload) = chunk.split_first_chunk().unwrap();
+    assert_eq!(parse_chunk_header(*header), Some((0, 4)));
+    assert_eq!(payload, &b"hello\n"[2..]);
+    let answer = messages(&bytes(READ, "server-ranged"));
+    let [Message::Ranged(ranged)] = answer.as_slice() else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(ranged.request, 1);
+    assert_eq!(ranged.blake3, *blake3::hash(payload).as_bytes());
+    let taken = messages(&bytes(READ, "client-taken"));
+    assert!(matches!(taken[..], [Message::Taken(taken)] if taken.before == 2));
 }

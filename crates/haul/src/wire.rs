@@ -19,6 +19,8 @@ pub(crate) const DATA_PREAMBLE: &[u8; 8] = b"hauldat\n";
 /// Name of the service in the greeting of a control connection: it carries the version of the
 /// session protocol.
 pub(crate) const SERVICE: &str = "files/7";
+/// Name of the service that reads ranges of files.
+pub(crate) const READ_SERVICE: &str = "read";
 
 /// Maximum message, bytes.
 pub(crate) const MESSAGE_MAX: usize = 4 << 20;
@@ -112,6 +114,21 @@ pub(crate) enum Message {
     /// Data receiver to data sender: send no faster, until the next one.
     #[n(28)]
     Rate(#[n(0)] Rate),
+    /// Client to server, as all of the following in the service `read`: the attributes of a path.
+    #[n(29)]
+    Stat(#[n(0)] Stat),
+    /// Server to client: the answer.
+    #[n(30)]
+    Found(#[n(0)] Found),
+    /// Client to server: append this range of a file to the transfer space.
+    #[n(31)]
+    Range(#[n(0)] Range),
+    /// Server to client: the file still is what the client expects, and the range has this hash.
+    #[n(32)]
+    Ranged(#[n(0)] Ranged),
+    /// Client to server: earlier requests are over.
+    #[n(33)]
+    Taken(#[n(0)] Taken),
 }
 
 #[derive(Debug, Clone, PartialEq, Encode, Decode)]
@@ -260,6 +277,62 @@ pub(crate) struct Rate {
     /// Bits per second; `None` is no limit.
     #[n(0)]
     pub(crate) bps: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Stat {
+    /// Relative to the server's directory.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub(crate) path: Vec<u8>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Found {
+    /// Number of the request, counted from 0.
+    #[n(0)]
+    pub(crate) request: u32,
+    /// 0 file, 1 directory, 4 special, as in a listing.
+    #[n(1)]
+    pub(crate) kind: u8,
+    #[n(2)]
+    pub(crate) size: u64,
+    #[n(3)]
+    pub(crate) modified: Time,
+    /// Permission bits.
+    #[n(4)]
+    pub(crate) mode: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Range {
+    /// Relative to the server's directory.
+    #[cbor(n(0), with = "minicbor::bytes")]
+    pub(crate) path: Vec<u8>,
+    #[n(1)]
+    pub(crate) offset: u64,
+    /// Bytes; at least 1.
+    #[n(2)]
+    pub(crate) length: u64,
+    /// What the file must have.
+    #[n(3)]
+    pub(crate) size: u64,
+    #[n(4)]
+    pub(crate) modified: Time,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Ranged {
+    #[n(0)]
+    pub(crate) request: u32,
+    #[cbor(n(1), with = "minicbor::bytes")]
+    pub(crate) blake3: [u8; 32],
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub(crate) struct Taken {
+    /// Number of the first request that is not over.
+    #[n(0)]
+    pub(crate) before: u32,
 }
 
 /// The time of the last change of a file's content.
@@ -622,6 +695,11 @@ impl Message {
             Self::LeftOut(_) => "LeftOut",
             Self::Lost(_) => "Lost",
             Self::Rate(_) => "Rate",
+            Self::Stat(_) => "Stat",
+            Self::Found(_) => "Found",
+            Self::Range(_) => "Range",
+            Self::Ranged(_) => "Ranged",
+            Self::Taken(_) => "Taken",
         };
         Fault::protocol(format!("the peer sent '{kind}' at the wrong time"))
     }

@@ -145,23 +145,26 @@ fn open(config: &Config, remote: &Remote, request: &Request) -> Result<Session, 
 
 /// Returns the configuration, with the way to the host prepared.
 fn config(reach: &Reach, remote: &Remote, is_quiet: bool) -> Result<Config, Fault> {
+    let path = reach.path();
+    let reach = transfer::Reach {
+        path: &path,
+        trust: &reach.trust,
+        ssh: &reach.ssh,
+        through: &reach.through,
+        give_up_after: None,
+        bwlimit: None,
+        is_quiet,
+    };
+    prepared(&reach, remote)
+}
+
+/// Returns the configuration of a host that was not reached yet.
+pub(super) fn prepared(reach: &transfer::Reach<'_>, remote: &Remote) -> Result<Config, Fault> {
     if let Way::Pairing { .. } = remote.way {
         let text = format!("{} only receives", remote.host());
         return Err(Fault::new(Code::Usage, text).hint("name a host by ssh, or a haul:// server"));
     }
-    let path = reach.path();
-    let mut config = transfer::config(
-        &transfer::Reach {
-            path: &path,
-            trust: &reach.trust,
-            ssh: &reach.ssh,
-            through: &reach.through,
-            give_up_after: None,
-            bwlimit: None,
-            is_quiet,
-        },
-        remote,
-    )?;
+    let mut config = transfer::config(reach, remote)?;
     if let Some(access) = config.access.clone() {
         access.prepare(&mut config)?;
     }

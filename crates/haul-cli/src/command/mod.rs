@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use haul::fault::Fault;
 
 pub(crate) mod agent;
+pub(crate) mod api;
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod config;

@@ -160,7 +160,8 @@ pub(super) const fn kind_of(entry: &Entry) -> &'static str {
     }
 }
 
-fn entry_object(entry: &Entry) -> Value {
+/// Returns the object of an entry.
+pub(crate) fn entry_object(entry: &Entry) -> Value {
     let stat = &entry.stat;
     let kind = kind_of(entry);
     let mut object = json!({

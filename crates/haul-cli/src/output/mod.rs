@@ -504,7 +504,7 @@ pub(crate) fn gateway_reach(file: &Path, route: &Reach) {
     let _ = std::io::stdout().lock().write_all(lines.as_bytes());
 }
 
-fn error(fault: &Fault) -> Value {
+pub(crate) fn error(fault: &Fault) -> Value {
     json!({
         "code": fault.code.name(), "exit": fault.exit(), "text": fault.text, "hint": fault.hint,
     })

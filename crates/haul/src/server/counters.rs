@@ -42,7 +42,8 @@ pub struct Counts {
     pub received_files: u64,
     /// Files that were sent and have their final name at the client.
     pub sent_files: u64,
-    /// Sessions by operation: `put`, `get`, `list`, `bench` or `session`, which requested nothing.
+    /// Sessions by operation: `put`, `get`, `list`, `read`, `bench` or `session`, which requested
+    /// nothing.
     pub sessions: BTreeMap<&'static str, Sessions>,
     /// Clients that were admitted and found no place.
     pub refused: u64,

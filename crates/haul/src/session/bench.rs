@@ -139,7 +139,7 @@ pub(crate) fn receive(
     )
 }
 
-fn check_end(link: &Link, end: Option<CarrierEnd>) -> Result<(), Fault> {
+pub(super) fn check_end(link: &Link, end: Option<CarrierEnd>) -> Result<(), Fault> {
     match end {
         None | Some(CarrierEnd::Ran(Ok(()))) => Ok(()),
         Some(CarrierEnd::Ran(Err(error))) => Err(channel_fault(link, &error)),
@@ -148,7 +148,7 @@ fn check_end(link: &Link, end: Option<CarrierEnd>) -> Result<(), Fault> {
 }
 
 /// Runs the channel on a thread beside the conversation and ends both together.
-fn with_channel<T>(
+pub(super) fn with_channel<T>(
     link: &Link,
     opening: Opening,
     work: impl FnOnce(&dyn Channel) -> Result<(), ChannelError> + Send,

@@ -21,6 +21,8 @@ mod hash;
 mod members;
 pub(crate) mod outcome;
 pub(crate) mod plan;
+pub(crate) mod ranges;
+pub(crate) mod reader;
 pub(crate) mod receiver;
 pub(crate) mod sender;
 #[cfg(test)]

@@ -35,11 +35,12 @@ use crate::source::{SourceFile, changed};
 use crate::target::hash_pieces;
 use crate::tree::{Blocks, Digest};
 use crate::wire::{
-    Commit, Digests, FileRoot, Message, Offer, Part, Pieces, Plan, Policy, Progress, Run, Seals,
-    Wants,
+    Commit, Digests, FileRoot, Message, Offer, Part, Pieces, Plan, Policy, Progress, Run, SERVICE,
+    Seals, Wants,
 };
 
 mod early;
+mod ranges;
 
 pub(super) struct Silent;
 
@@ -120,7 +121,7 @@ pub(super) fn links() -> (Link, Link) {
         let far = scope.spawn(|| {
             let (far, config) = (Stream::tcp(far).unwrap(), ServerConfig::insecure().unwrap());
             let (mut far, _) = Connection::server(far, &[], &config, "near", deadline).unwrap();
-            far.greet(&greeting([0; 16], limit), &[]).unwrap();
+            far.greet(&greeting(SERVICE, [0; 16], limit), &[]).unwrap();
             far.greeting().unwrap();
             start(far)
         });
@@ -129,7 +130,7 @@ pub(super) fn links() -> (Link, Link) {
             ClientConfig::insecure().unwrap(),
         );
         let mut near = Connection::client(near, &config, "far", deadline).unwrap();
-        near.greet(&greeting([0; 16], limit), &[]).unwrap();
+        near.greet(&greeting(SERVICE, [0; 16], limit), &[]).unwrap();
         near.greeting().unwrap();
         (start(near), far.join().unwrap())
     })
