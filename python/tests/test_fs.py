@@ -1,0 +1,150 @@
+"""The file system haul://."""
+
+import os
+import random
+import threading
+
+import fsspec
+import pytest
+
+from longhaul import Cancelled, NotFoundError, RefusedError, SourceChangedError
+from longhaul.child import Child
+from longhaul.fs import HaulFileSystem
+
+from .conftest import OPTIONS
+
+LEN = 9 << 20
+
+
+@pytest.fixture
+def fs(server):
+    return HaulFileSystem(host="127.0.0.1", port=server.port, options=OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def content(server):
+    content = os.urandom(LEN)
+    (server.root / "data").mkdir(exist_ok=True)
+    (server.root / "data/f").write_bytes(content)
+    return content
+
+
+def test_the_protocol_is_registered(server, content):
+    options = {"options": OPTIONS}
+    with fsspec.open(server.at("data/f"), **options) as file:
+        assert file.read(100) == content[:100]
+    fs, path = fsspec.core.url_to_fs(server.at("data/f"), **options)
+    assert isinstance(fs, HaulFileSystem) and path == "data/f"
+
+
+def test_info_and_ls(fs, content):
+    info = fs.info("data/f")
+    assert (info["name"], info["type"], info["size"]) == ("data/f", "file", LEN)
+    assert fs.info("data")["type"] == "directory"
+    assert fs.info("")["type"] == "directory"
+    assert fs.ls("data", detail=False) == ["data/f"]
+    assert fs.ls("data/f", detail=False) == ["data/f"]
+    assert "data" in fs.ls("", detail=False)
+    assert fs.exists("data/f") and not fs.exists("data/none")
+    with pytest.raises(NotFoundError):
+        fs.info("none")
+    with pytest.raises(RefusedError):
+        fs.info("../outside")
+
+
+def test_reads_are_what_the_file_has(fs, content):
+    assert fs.cat_file("data/f") == content
+    assert fs.cat_file("data/f", -10) == content[-10:]
+    assert fs.cat_file("data/f", 5, 10) == content[5:10]
+    ranges = fs.cat_ranges(["data/f"] * 50, list(range(0, 5000, 100)), list(range(7, 5007, 100)))
+    assert ranges == [content[at : at + 7] for at in range(0, 5000, 100)]
+    with fs.open("data/f") as file:
+        pieces = iter(lambda: file.read(100_001), b"")
+        assert b"".join(pieces) == content
+        chance = random.Random(1)
+        for _ in range(50):
+            at, length = chance.randrange(LEN), chance.randrange(300_000)
+            file.seek(at)
+            assert file.read(length) == content[at : at + length]
+    with fs.open("data/f", cache_type="readahead") as file:
+        assert file.read() == content
+
+
+def test_reads_of_many_threads_share_a_session(fs, content):
+    failed = []
+
+    def read(at):
+        for step in range(20):
+            low = at * 1000 + step * 100_000
+            if fs.cat_file("data/f", low, low + 5000) != content[low : low + 5000]:
+                failed.append(low)
+
+    threads = [threading.Thread(target=read, args=(at,)) for at in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
+def test_a_file_that_changes_raises_and_never_mixes(server, fs):
+    path = server.root / "changing"
+    path.write_bytes(b"a" * (1 << 20))
+    with fs.open("changing", block_size=1 << 16) as file:
+        assert file.read(10) == b"a" * 10
+        path.write_bytes(b"b" * (1 << 20))
+        os.utime(path, ns=(1, 1))
+        with pytest.raises(SourceChangedError):
+            file.seek(700_000)
+            file.read(10)
+
+
+def test_files_are_written_whole(server, fs):
+    with fs.open("made/by/f", "wb") as file:
+        file.write(b"one")
+        file.write(b"two")
+    assert (server.root / "made/by/f").read_bytes() == b"onetwo"
+    with fs.open("made/text", "w") as file:
+        file.write("täxt")
+    assert fs.cat_file("made/text").decode() == "täxt"
+    with pytest.raises(ZeroDivisionError), fs.open("made/none", "wb") as file:
+        file.write(b"half" * (1 // 0))
+    assert not fs.exists("made/none")
+    fs.pipe_file("made/piped", b"x" * 1000)
+    assert fs.cat_file("made/piped") == b"x" * 1000
+
+
+def test_put_and_get(server, fs, tmp_path):
+    (tmp_path / "here").write_bytes(b"content")
+    fs.put_file(str(tmp_path / "here"), "there/named")
+    assert (server.root / "there/named").read_bytes() == b"content"
+    fs.get_file("there/named", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"content"
+    fs.get("there", str(tmp_path / "all"), recursive=True)
+    assert (tmp_path / "all/named").read_bytes() == b"content"
+
+
+def test_a_request_can_be_cancelled(server):
+    with open(server.root / "sparse", "wb") as file:
+        file.truncate(8 << 30)
+    child = Child(OPTIONS)
+    at = server.at("sparse")
+    future = child.read(at, child.stat(at), 0, 8 << 30)
+    assert future.cancel()
+    assert child.stat(at).size == 8 << 30
+    child.close()
+    # It is started again.
+    assert child.stat(at).kind == "file"
+    child.close()
+    os.remove(server.root / "sparse")
+
+
+def test_a_child_that_ends_fails_its_requests(server):
+    child = Child(OPTIONS)
+    at = server.at("")
+    assert child.stat(at).kind == "directory"
+    child._process.kill()
+    child._process.wait()
+    assert child.stat(at).kind == "directory"
+    assert issubclass(Cancelled, OSError)
+    child.close()
