@@ -11,7 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use rustix::net::SendFlags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 /// Segments of this many bytes cross every path that carries IPv6 (RFC 8200 §5: packets of 1280).
@@ -194,15 +195,23 @@ pub fn set_congestion(stream: &TcpStream, name: &str) -> io::Result<()> {
 /// # Errors
 /// That of `setsockopt(2)`.
 pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(size_of::<u64>()).map_err(io::Error::other)?;
-    // SAFETY: the descriptor is open for the borrow's life, and the value is a u64 of the stated
-    // length.
+    set_option(
+        stream,
+        libc::SO_MAX_PACING_RATE,
+        &bytes_per_second.to_ne_bytes(),
+    )
+}
+
+/// Sets an option of `SOL_SOCKET`.
+fn set_option(stream: &TcpStream, option: libc::c_int, value: &[u8]) -> io::Result<()> {
+    let length = libc::socklen_t::try_from(value.len()).map_err(io::Error::other)?;
+    // SAFETY: the descriptor is open for the borrow's life, and the value has the stated length.
     let result = unsafe {
         libc::setsockopt(
             stream.as_raw_fd(),
             libc::SOL_SOCKET,
-            libc::SO_MAX_PACING_RATE,
-            (&raw const bytes_per_second).cast(),
+            option,
+            value.as_ptr().cast(),
             length,
         )
     };
@@ -210,6 +219,34 @@ pub fn set_max_pacing_rate(stream: &TcpStream, bytes_per_second: u64) -> io::Res
         Ok(())
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// Receives into `room` once `least` bytes have arrived, and otherwise what has arrived after
+/// `patience`; 0 at the end of the stream. The kernel wakes the caller once instead of for each
+/// segment (`SO_RCVLOWAT`). Blocks while nothing arrives.
+///
+/// # Errors
+/// Those of `setsockopt(2)`, `poll(2)` and `recv(2)`.
+pub fn receive_at_least(
+    stream: &TcpStream,
+    room: &mut [u8],
+    least: usize,
+    patience: Duration,
+) -> io::Result<usize> {
+    let wanted = i32::try_from(least.min(room.len())).unwrap_or(i32::MAX);
+    set_option(stream, libc::SO_RCVLOWAT, &wanted.to_ne_bytes())?;
+    let mut fds = [PollFd::new(stream, PollFlags::IN)];
+    let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
+    if poll(&mut fds, Some(&timeout))? == 0 {
+        set_option(stream, libc::SO_RCVLOWAT, &1_i32.to_ne_bytes())?;
+        poll(&mut fds, None)?;
+    }
+    // A socket without memory for `least` bytes is readable earlier, and must not block then.
+    match rustix::net::recv(stream, room, RecvFlags::DONTWAIT) {
+        Ok((_, received)) => Ok(received),
+        Err(rustix::io::Errno::AGAIN) => Err(io::ErrorKind::Interrupted.into()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -354,6 +391,33 @@ mod tests {
         assert_eq!(byte, [7]);
         other.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(one.read(&mut byte).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_receiver_wakes_for_enough_bytes_or_when_its_patience_ends() {
+        const PATIENCE: Duration = Duration::from_millis(200);
+        for (mut one, other) in [pair().unwrap(), local_pair().unwrap()] {
+            let mut room = [0; 64];
+            let mut receive = |least, patience| {
+                let begun = std::time::Instant::now();
+                let received = receive_at_least(&other, &mut room, least, patience).unwrap();
+                (received, begun.elapsed())
+            };
+            one.write_all(&[1; 10]).unwrap();
+            assert_eq!(receive(10, Duration::from_secs(60)).0, 10);
+            one.write_all(&[1; 10]).unwrap();
+            let (received, took) = receive(64, PATIENCE);
+            assert_eq!(received, 10);
+            // Unix sockets have no such limit.
+            assert!(is_local(&other).unwrap() || took >= PATIENCE, "{took:?}");
+            let late = std::thread::spawn(move || {
+                std::thread::sleep(PATIENCE);
+                one.write_all(&[1; 5]).unwrap();
+            });
+            assert_eq!(receive(64, Duration::ZERO).0, 5);
+            late.join().unwrap();
+            assert_eq!(receive(64, Duration::from_secs(60)).0, 0);
+        }
     }
 
     #[test]
