@@ -4,10 +4,10 @@
 //! names the place of its payload. The receiver opens it in the buffer that it read into, and
 //! writes it from there.
 
-use std::io::{self, IoSlice, Read, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::TcpStream;
 use std::ops::Range;
-use std::time::Instant;
+use std::time::Duration;
 
 use haul_seal::record::{
     Content, HEADER_LEN, OVERHEAD, PAYLOAD_MAX, RECORD_MAX, RecordError, RecordOpener,
@@ -19,13 +19,12 @@ use haul_soft::bulk::{Sink, Source};
 use super::chunk::{CHUNK, CHUNK_HEADER, PLACE_AFTER, chunk_header, parse_chunk_header};
 use super::setup::ChannelError;
 
-/// Bytes of records that a sender writes at a time.
-const WRITE_BYTES: usize = 256 << 10;
-/// Bytes that a receiver reads at a time: they are still in the cache when it opens them.
-const OPEN_BYTES: usize = 256 << 10;
 /// A whole chunk, and a record behind it.
 const READ_BYTES: usize =
     CHUNK_BYTES + (CHUNK_BYTES.div_ceil(PAYLOAD_MAX) + 1) * OVERHEAD + RECORD_MAX;
+/// How long a receiver waits for a whole chunk before it knows the length. A wake-up for each of its
+/// parts costs more than the cipher.
+const CHUNK_PATIENCE: Duration = Duration::from_millis(1);
 #[expect(clippy::cast_possible_truncation, reason = "1 MiB")]
 const CHUNK_BYTES: usize = CHUNK as usize;
 
@@ -53,7 +52,7 @@ fn lost(error: io::Error) -> ChannelError {
     ChannelError::lost(&error)
 }
 
-/// Seals chunks and writes them.
+/// Seals chunks and writes each at once.
 pub(super) struct ChunkSender<'s> {
     stream: &'s TcpStream,
     records: RecordSealer,
@@ -91,9 +90,6 @@ impl<'s> ChunkSender<'s> {
             self.records.append(&mut self.buffer, len, read)?;
             at += payload as u64;
             header = &[];
-            if self.buffer.as_bytes().len() >= WRITE_BYTES {
-                self.write()?;
-            }
         }
         self.write()
     }
@@ -150,19 +146,37 @@ impl Position {
     }
 }
 
-/// Reads records, opens them, and places their payload until the stream ends in order.
+/// Opens the records that `receive` writes to its room, and places their payload until the stream
+/// ends in order. `receive` should wait until so many bytes as its second argument says are there,
+/// but no longer than its third.
 pub(super) fn receive_chunks(
-    mut stream: impl Read,
+    mut receive: impl FnMut(&mut [u8], usize, Duration) -> io::Result<usize>,
     opener: Opener,
     sink: &dyn Sink,
 ) -> Result<(), ChannelError> {
     let mut records = RecordOpener::new(opener);
     let mut buffer = vec![0; READ_BYTES];
-    // Bytes below `opened` are done with but for `ready`, where payload waits to be placed.
-    let (mut opened, mut filled) = (0, 0);
+    // Bytes at the front of the buffer: the beginning of a record.
+    let mut filled = 0;
     let mut ready: Vec<(u64, Range<usize>)> = Vec::new();
-    let (mut position, mut since) = (Position::default(), Instant::now());
+    let mut position = Position::default();
     loop {
+        let (rest, patience) = match position.left {
+            0 => (sealed_len(CHUNK_HEADER as u64 + CHUNK), CHUNK_PATIENCE),
+            left => (sealed_len(left), PLACE_AFTER),
+        };
+        let rest = rest.saturating_sub(filled).max(1);
+        // Not past the chunk, so that records lie at the front of the buffer.
+        let end = buffer.len().min(filled + rest);
+        let room = &mut buffer[filled..end];
+        match receive(room, rest, patience) {
+            // Without an end record somebody else may have ended it.
+            Ok(0) => return Err(lost(io::ErrorKind::ConnectionAborted.into())),
+            Ok(n) => filled += n,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(lost(error)),
+        }
+        let mut opened = 0;
         while let Some(len) = whole_record(&buffer[opened..filled])? {
             let record = opened..opened + len;
             match records.open(&mut buffer[record.clone()])? {
@@ -179,29 +193,13 @@ pub(super) fn receive_chunks(
             }
             opened = record.end;
         }
-        let is_full = buffer.len() - filled < RECORD_MAX;
-        if position.left == 0 || is_full || since.elapsed() > PLACE_AFTER {
-            place(sink, &buffer, &mut ready)?;
-            since = Instant::now();
-            buffer.copy_within(opened..filled, 0);
-            (opened, filled) = (0, filled - opened);
-        }
-        let mut room = buffer.len().min(filled + OPEN_BYTES);
-        if position.left > 0 {
-            // Not past the chunk: what follows would be moved to the front.
-            room = room.min(opened + sealed_len(position.left)).max(filled + 1);
-        }
-        match stream.read(&mut buffer[filled..room]) {
-            // Without an end record somebody else may have ended it.
-            Ok(0) => return Err(lost(io::ErrorKind::ConnectionAborted.into())),
-            Ok(n) => filled += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(lost(error)),
-        }
+        place(sink, &buffer, &mut ready)?;
+        buffer.copy_within(opened..filled, 0);
+        filled -= opened;
     }
 }
 
-/// Bytes of the records that hold `left` bytes of a chunk, if each is as long as can be.
+/// Bytes of the records that hold `left` bytes, if each is as long as can be.
 fn sealed_len(left: u64) -> usize {
     let left = usize::try_from(left).unwrap_or(CHUNK_BYTES);
     left + left.div_ceil(PAYLOAD_MAX) * OVERHEAD

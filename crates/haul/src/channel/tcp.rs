@@ -182,7 +182,12 @@ impl Channel for TcpChannel {
 
     fn receive(&self, sink: &dyn Sink) -> Result<(), ChannelError> {
         self.on_each(&self.openers, |stream, key| match key {
-            Some(opener) => sealed::receive_chunks(stream, opener, sink),
+            Some(opener) => {
+                let receive = |room: &mut [u8], least, patience| {
+                    tcp::receive_at_least(stream, room, least, patience)
+                };
+                sealed::receive_chunks(receive, opener, sink)
+            }
             None => receive_chunks(stream, sink),
         })
     }

@@ -1,7 +1,8 @@
 //! Sealed channels over loopback, and the worked example of docs/protocol/sealed.md.
 
+use std::io::Read;
 use std::sync::Mutex;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul_seal::{Cipher, Secret};
 use haul_soft::bulk::{Extent, FileRange};
@@ -173,16 +174,14 @@ fn stream(len: usize, index: u16) -> Vec<u8> {
 
 /// What a receiver of stream 0 makes of `bytes`, which come in pieces of at most `piece` bytes.
 fn received(bytes: &[u8], piece: usize) -> (Result<(), ChannelError>, usize) {
-    struct Pieces<'a>(&'a [u8], usize);
-    impl Read for Pieces<'_> {
-        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-            let len = self.1.min(buf.len());
-            self.0.read(&mut buf[..len])
-        }
-    }
+    let mut rest = bytes;
+    let pieces = |room: &mut [u8], _, _| {
+        let len = piece.min(room.len());
+        rest.read(&mut room[..len])
+    };
     let (_, opener) = keys(&seal(1), Side::Responder, 0).unwrap();
     let sink = Memory::default();
-    let result = receive_chunks(Pieces(bytes, piece), opener, &sink);
+    let result = receive_chunks(pieces, opener, &sink);
     (result, sink.0.into_inner().unwrap().len())
 }
 
@@ -198,15 +197,6 @@ fn records_in_pieces_of_any_size_are_opened_whole() {
 
 #[test]
 fn no_read_goes_past_the_end_of_a_chunk() {
-    struct Ends<'a>(&'a [u8], usize, &'a mut Vec<usize>);
-    impl Read for Ends<'_> {
-        fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-            let len = self.0.read(buf)?;
-            self.1 += len;
-            self.2.push(self.1);
-            Ok(len)
-        }
-    }
     let (near, mut far) = haul_io::tcp::pair().unwrap();
     let (sealer, _) = keys(&seal(1), Side::Initiator, 0).unwrap();
     let source = Numbers::new(3 * CHUNK_BYTES);
@@ -229,8 +219,14 @@ fn no_read_goes_past_the_end_of_a_chunk() {
     drop(near);
     far.read_to_end(&mut bytes).unwrap();
     let (_, opener) = keys(&seal(1), Side::Responder, 0).unwrap();
-    let (sink, mut ends) = (Memory::default(), Vec::new());
-    receive_chunks(Ends(&bytes, 0, &mut ends), opener, &sink).unwrap();
+    let (sink, mut ends, mut rest) = (Memory::default(), Vec::new(), &bytes[..]);
+    let receive = |room: &mut [u8], least, _| {
+        assert!(least >= room.len());
+        let received = rest.read(room);
+        ends.push(bytes.len() - rest.len());
+        received
+    };
+    receive_chunks(receive, opener, &sink).unwrap();
     assert!(*lock(&sink.0) == source.0);
     for chunk in chunks {
         assert!(ends.contains(&chunk), "{chunk} in {ends:?}");
@@ -298,7 +294,8 @@ fn the_stream_of_the_page_is_what_this_build_writes_and_reads() {
 
     let (_, opener) = keys(&seal, Side::Responder, 0).unwrap();
     let sink = Memory::default();
-    receive_chunks(&bytes[..], opener, &sink).unwrap();
+    let mut rest = &bytes[..];
+    receive_chunks(|room, _, _| rest.read(room), opener, &sink).unwrap();
     assert_eq!(*lock(&sink.0), b"hello\n");
 }
 
