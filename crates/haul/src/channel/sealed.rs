@@ -22,8 +22,8 @@ use super::setup::ChannelError;
 /// A whole chunk, and a record behind it.
 const READ_BYTES: usize =
     CHUNK_BYTES + (CHUNK_BYTES.div_ceil(PAYLOAD_MAX) + 1) * OVERHEAD + RECORD_MAX;
-/// How long a receiver waits for a whole chunk before it knows the length. A wake-up for each of its
-/// parts costs more than the cipher.
+/// How long a receiver waits for a whole chunk before it knows the length. A wake-up for each part
+/// costs as much as the cipher.
 const CHUNK_PATIENCE: Duration = Duration::from_millis(1);
 #[expect(clippy::cast_possible_truncation, reason = "1 MiB")]
 const CHUNK_BYTES: usize = CHUNK as usize;
