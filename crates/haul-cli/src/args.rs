@@ -143,13 +143,13 @@ pub(crate) struct Man {
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Api {
     #[command(flatten)]
-    pub(crate) path: Path,
+    pub(crate) path: ChannelArgs,
     #[command(flatten)]
     pub(crate) trust: trust::ClientTrust,
     #[command(flatten)]
     pub(crate) ssh: trust::Ssh,
     #[command(flatten)]
-    pub(crate) through: Through,
+    pub(crate) through: ThroughArgs,
 }
 
 #[derive(Debug, Subcommand)]
