@@ -1,4 +1,5 @@
-//! The worked exchanges of docs/protocol/session.md, listing.md and read.md: decoded, encoded, recomputed.
+//! The worked exchanges of session.md, listing.md and read.md in docs/protocol: decoded, encoded,
+//! recomputed.
 
 #[path = "../../../tests/pages/hex.rs"]
 pub(crate) mod hex;

@@ -55,6 +55,7 @@ fn ask(messages: &[Message]) -> (Vec<Message>, Fault) {
                 Err(fault) => break fault,
             }
         };
+        near.hang_up();
         server.join().unwrap();
         (answers, fault)
     })
