@@ -91,7 +91,7 @@ pub(crate) enum Paper {
     Phoebus,
     /// Throughput over thousands of miles: Rao, Yu, Wing, Poole, Vetter, SC 2008
     WanProfiling,
-    /// TCP, UDP, UDT and RDMA at both ends: Kissel, Swany, Tierney, Pouyoul, 2012
+    /// TCP, UDP, UDT and RDMA at both ends: Tierney, Kissel, Swany, Pouyoul, 2012
     EfficientProtocols,
 }
 
