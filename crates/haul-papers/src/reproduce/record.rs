@@ -190,7 +190,7 @@ impl Results {
     /// One line on how it was measured.
     pub(super) fn how(&self) -> String {
         let quick = if self.quick {
-            "; --quick: measured once and shortly, not to be believed"
+            "; --quick: measured once and briefly; the numbers are not meaningful"
         } else {
             ""
         };
