@@ -103,10 +103,14 @@ pub(crate) fn explain(fault: Fault, control: &ClientConfig, host: &str, port: u1
         )),
         _ => Fault::new(
             Code::NotAuthenticated,
-            format!("{name} is not a known server; its key is {}", key.fingerprint()),
+            format!(
+                "{name} is not a known server; its key is {}",
+                key.fingerprint()
+            ),
         )
         .hint(format!(
-            "compare it with 'haul key show --server' there, then: haul key trust haul://{name} {key}"
+            "compare it with what the server printed when it started, then: haul key trust \
+             haul://{name} {key}"
         )),
     }
 }
