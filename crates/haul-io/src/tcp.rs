@@ -366,6 +366,7 @@ pub fn send_file(
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_methods, reason = "the tests wait for real time")]
 mod tests {
     use std::io::{Read, Write};
 

@@ -27,7 +27,7 @@ use crate::report::{BenchSummary, Event, Observer, Summary};
 use crate::session::plan::Destination;
 use crate::session::{bench, receiver, sender};
 use crate::sources;
-use crate::wire::{SERVICE, self, Get, Message, OPERANDS_MAX, Put};
+use crate::wire::{self, Get, Message, OPERANDS_MAX, Put, SERVICE};
 
 mod config;
 mod connect;

@@ -1,7 +1,7 @@
 //! The messages of session, listing and ssh, and the files, as 0.1.0 writes them.
 
 #[path = "../../../tests/fixtures/recorded.rs"]
-mod recorded;
+mod fixtures;
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -25,7 +25,7 @@ use crate::room::Room;
 use crate::ssh::greeting::{Introduction, Welcome};
 use crate::wire::{self, *};
 
-use recorded::assert_recorded;
+use fixtures::assert_recorded;
 
 fn entries() -> Vec<u8> {
     let path = |text: &str| Relative::new(text.as_bytes()).unwrap();
@@ -190,6 +190,10 @@ fn answers() -> Vec<(&'static str, Message)> {
         runs: vec![FileRun { first: 1, count: 2 }],
     };
     let digests = vec![7; 64];
+    let modified = Time {
+        seconds: 1_700_000_000,
+        nanos: 5,
+    };
     vec![
         (
             "Plan",
@@ -285,6 +289,40 @@ fn answers() -> Vec<(&'static str, Message)> {
         ),
         ("Lost", Message::Lost(attributes())),
         ("Rate", Message::Rate(wire::Rate { bps: Some(1 << 30) })),
+        (
+            "Stat",
+            Message::Stat(Stat {
+                path: b"a/b".to_vec(),
+            }),
+        ),
+        (
+            "Found",
+            Message::Found(Found {
+                request: 1,
+                kind: 0,
+                size: 1 << 33,
+                modified,
+                mode: 0o640,
+            }),
+        ),
+        (
+            "Range",
+            Message::Range(Range {
+                path: b"a/b".to_vec(),
+                offset: 1 << 32,
+                length: 1 << 20,
+                size: 1 << 33,
+                modified,
+            }),
+        ),
+        (
+            "Ranged",
+            Message::Ranged(Ranged {
+                request: 1,
+                blake3: [9; 32],
+            }),
+        ),
+        ("Taken", Message::Taken(Taken { before: 2 })),
     ]
 }
 
@@ -301,7 +339,11 @@ fn the_messages_of_sessions_are_those_of_the_first_release() {
         .collect();
     // What a client of `haul send` sends in one flight, inside TLS.
     let mut flight = Vec::new();
-    let frames = [Frame::Greeting(greeting([5; 16], Duration::from_secs(20)))];
+    let frames = [Frame::Greeting(greeting(
+        SERVICE,
+        [5; 16],
+        Duration::from_secs(20),
+    ))];
     let requests = ["OpenChannel", "Put", "Offer"].map(|name| {
         let (_, bytes) = made.iter().find(|(of, _)| *of == name).unwrap();
         Frame::Message(bytes.clone())
@@ -353,6 +395,7 @@ fn the_messages_of_listings_are_those_of_the_first_release() {
                 digests: true,
                 rules: vec![Rule::new(&(Action::Include, "*.h5".into()))],
                 ignore_files: true,
+                deletes: false,
             }),
         ),
         (

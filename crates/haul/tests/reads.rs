@@ -1,7 +1,8 @@
 //! Attributes and ranges of a server's files, over both kinds of channel.
 #![expect(
+    clippy::disallowed_methods,
     clippy::unwrap_used,
-    reason = "these tests end at what they did not expect"
+    reason = "time must pass, and these tests end at what they did not expect"
 )]
 
 use std::os::unix::fs::symlink;

@@ -24,23 +24,7 @@ const TREES: [(&str, u64, u128); 2] = [("one", 1, 5), ("ten", 10, 5)];
 #[test]
 fn a_file_takes_few_round_trips_from_the_commands_start_to_its_exit() {
     let place = Place::new();
-    for (name, size, _) in FILES {
-        make_file(&place.client(name), size, 1);
-    }
-    for (name, files, _) in TREES {
-        std::fs::create_dir_all(place.client(name).join("d")).unwrap();
-        for index in 0..files {
-            make_file(
-                &place.client(name).join(format!("d/{index}")),
-                4 << 10,
-                index,
-            );
-        }
-    }
-    std::fs::create_dir(place.client("tree")).unwrap();
-    for index in 0..100 {
-        make_file(&place.client(&format!("tree/{index}")), 100, index);
-    }
+    make_operands(&place);
     let (haul, timed) = (env!("CARGO_BIN_EXE_haul"), place.outside("timed"));
     let names = FILES.map(|(name, ..)| name).into_iter();
     let names: Vec<_> = names.chain(TREES.map(|(name, ..)| name)).collect();
@@ -131,6 +115,27 @@ fn a_file_takes_few_round_trips_from_the_commands_start_to_its_exit() {
     for (option, round_trips) in [("--update", 5), ("--delete", 10)] {
         let took = fastest(&times, &format!("sync{option} "));
         assert!(took <= round_trips * RTT_MS, "sync {option}: {took} ms");
+    }
+}
+
+/// Makes what is sent.
+fn make_operands(place: &Place) {
+    for (name, size, _) in FILES {
+        make_file(&place.client(name), size, 1);
+    }
+    for (name, files, _) in TREES {
+        std::fs::create_dir_all(place.client(name).join("d")).unwrap();
+        for index in 0..files {
+            make_file(
+                &place.client(name).join(format!("d/{index}")),
+                4 << 10,
+                index,
+            );
+        }
+    }
+    std::fs::create_dir(place.client("tree")).unwrap();
+    for index in 0..100 {
+        make_file(&place.client(&format!("tree/{index}")), 100, index);
     }
 }
 

@@ -353,11 +353,11 @@ fn a_small_tree_leaves_with_its_first_offer() {
         std::fs::write(place.path().join(name), name).unwrap();
     }
     std::fs::write(place.path().join("d/empty"), "").unwrap();
-    let root = crate::scan::Root {
+    let root = scan::Root {
         dir: Dir::open(place.path()).unwrap(),
         path: Relative::root(),
     };
-    let scan = crate::scan::start(vec![root], Policy::default(), Options::default()).unwrap();
+    let scan = scan::start(vec![root], Policy::default(), Options::default()).unwrap();
     let mut catalogue = Catalogue {
         operands: Vec::new(),
         members: Vec::new(),
