@@ -100,7 +100,7 @@ impl Tx {
         octets || self.ready.is_empty() && self.end.is_some() && !self.end_packed
     }
 
-    /// Moves ready data to `slab`: `quantum` bytes less its debt, and what completes the last range:
+    /// Moves ready data to `slab`: `quantum` bytes less its debt, and what completes the last one:
     /// whole ranges if they fit, because a part has no checksum.
     pub(super) fn take(
         &mut self,
