@@ -176,8 +176,13 @@ impl Producer {
             }
             let (before, debt) = (slab.bytes, tx.debt);
             let retain = self.config.retain;
-            tx.take(conn, quantum, most, records_max, retain, &mut slab);
+            let waits = tx.take(conn, quantum, most, records_max, retain, &mut slab);
             self.ready_bytes -= slab.bytes - before;
+            if waits {
+                // The next slab begins with it: it must not lose its turn.
+                queue.push_front(conn);
+                break;
+            }
             if !tx.packable() {
                 tx.in_round = false;
                 continue;

@@ -101,7 +101,8 @@ impl Tx {
     }
 
     /// Moves ready data to `slab`: `quantum` bytes less its debt, and what completes the last one:
-    /// whole ranges if they fit, because a part has no checksum.
+    /// whole ranges if they fit, because a part has no checksum. Returns whether its next range
+    /// waits for an empty slab.
     pub(super) fn take(
         &mut self,
         conn: ConnId,
@@ -110,18 +111,15 @@ impl Tx {
         records_max: usize,
         retain: bool,
         slab: &mut Slab,
-    ) {
+    ) -> bool {
         let mut taken = std::mem::take(&mut self.debt);
         while let Some(range) = self.ready.front().copied() {
             let room = (most - slab.bytes).min(self.credit.saturating_sub(self.packed));
-            let fits = range.place.len <= room;
-            if taken >= quantum
-                || room == 0
-                || slab.records.len() == records_max
-                || !fits && range.crc.is_some() && !slab.records.is_empty()
-            {
+            let is_cut = range.place.len > room && range.crc.is_some();
+            let waits = is_cut && !slab.records.is_empty();
+            if taken >= quantum || room == 0 || slab.records.len() == records_max || waits {
                 self.debt = taken.saturating_sub(quantum);
-                return;
+                return waits && taken < quantum;
             }
             self.ready.pop_front();
             let (now, later) = split(range, room);
@@ -136,14 +134,13 @@ impl Tx {
             }
         }
         self.debt = taken.saturating_sub(quantum);
-        let Some(end) = self.end.filter(|_| !self.end_packed) else {
-            return;
-        };
-        if slab.records.len() == records_max {
-            return;
+        if let Some(end) = self.end.filter(|_| !self.end_packed)
+            && slab.records.len() < records_max
+        {
+            self.end_packed = true;
+            slab.push_end(conn, self.packed, end);
         }
-        self.end_packed = true;
-        slab.push_end(conn, self.packed, end);
+        false
     }
 
     /// The peer's window for writes from an offset on; `None` before its first grant.
