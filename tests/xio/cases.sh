@@ -3,7 +3,7 @@
 # by its status.
 
 readonly CASES=(
-  perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private restart severed abort striped gfal
+  perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private private_default restart severed abort striped gfal
   bad_option no_driver_there no_driver_here fallback_there fallback_here versions
   protected protected_get other_key unprotected_peer protect_excludes
 )
@@ -165,6 +165,19 @@ private() {
   carried 20000000 "channel=$(channel)"
 }
 private_variants() { echo udt-write tcp-send stream; }
+
+# A client without -dcstack gets GSI only from the servers' default.
+private_default() {
+  gsi_server here -dc-default "$stack,gsi"
+  local from=gsiftp://localhost:$port
+  gsi_server there -dc-default "$stack,gsi"
+  copy -dcpriv "$from$work/data/file" "gsiftp://localhost:$port$run/copy"
+  same
+  carried 20000000 "channel=$(channel)"
+  # Without the handshake of GSI the receiver would send nothing.
+  grep -q '"role":"active".*"rx_bytes":[1-9]' "$HAUL_XIO_STATS"
+}
+private_default_variants() { echo udt-write stream; }
 
 # ---- what goes wrong
 
