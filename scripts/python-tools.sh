@@ -5,7 +5,11 @@ readonly TOOLS=${CARGO_TARGET_DIR:-$PWD/target}/release-tools
 
 # Installs what a file of pinned hashes names into TOOLS/NAME.
 python_tools() {
-  local venv=$TOOLS/$1
+  local venv=$TOOLS/$1 lock
+  # Jobs of ./test do this at the same time.
+  mkdir -p "$TOOLS"
+  exec {lock}>"$TOOLS/$1.lock"
+  flock "$lock"
   cmp -s "$2" "$venv/installed" && return
   python3 -m venv --clear "$venv" || skip 'the module venv of Python (python3-venv) is missing'
   "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement "$2" ||

@@ -517,7 +517,8 @@ def prepare(options, work):
     if not (options.haul and options.xio):
         # Those of ./test at a time: another choice builds what they need with other features.
         packages = [f"--package=haul-{name}" for name in ("cli", "socket", "capi", "guest")]
-        programs["haul"] = options.haul or cargo("build", *packages)["haul-cli", "haul"]
+        built = cargo("build", *packages)
+        programs["haul"] = options.haul or built["haul-cli", "haul"]
     if not options.quic:
         built = cargo("build", "--manifest-path", "tests/quic/Cargo.toml", "--target-dir", str(ROOT / "target"))
         programs["quic"] = built["quic", "quic"]

@@ -46,7 +46,7 @@ pub struct PathMtu {
     rests_until: Time,
     /// The latest check drew no answer at all.
     is_silent: bool,
-    /// Returns when the size in use last fell.
+    /// When the size in use last fell.
     fell: Time,
 }
 

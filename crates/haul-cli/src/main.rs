@@ -140,6 +140,8 @@ fn speak_next_version() {
         let is_incompatible = next == "incompatible";
         haul_control::next::pretend(is_incompatible);
         haul_gateway::pretend_next(is_incompatible);
-        haul_socket::pretend_next();
+        if !is_incompatible {
+            haul_socket::pretend_next();
+        }
     }
 }

@@ -238,7 +238,12 @@ pub fn receive_at_least(
     set_option(stream, libc::SO_RCVLOWAT, &wanted.to_ne_bytes())?;
     let mut fds = [PollFd::new(stream, PollFlags::IN)];
     let timeout = Timespec::try_from(patience).map_err(io::Error::other)?;
-    if poll(&mut fds, Some(&timeout))? == 0 {
+    let ready = match poll(&mut fds, Some(&timeout)) {
+        // A signal ends the wait: the patience of the next one would begin anew.
+        Err(rustix::io::Errno::INTR) => 0,
+        other => other?,
+    };
+    if ready == 0 {
         set_option(stream, libc::SO_RCVLOWAT, &1_i32.to_ne_bytes())?;
         poll(&mut fds, None)?;
     }

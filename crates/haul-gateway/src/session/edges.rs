@@ -503,10 +503,13 @@ impl Edges {
     /// call.
     pub(crate) fn is_slow(&mut self) -> bool {
         let (mut any_waits, mut any_reads) = (false, false);
+        // One that is alone and receives may still be slower than the path.
+        let is_one_of_many = self.edges.len() > 1;
         for edge in self.edges.values_mut() {
             let before = std::mem::replace(&mut edge.octets_seen, edge.octets_out);
             any_waits |= edge.held.is_some();
-            any_reads |= edge.held.is_none() && edge.octets_out > before;
+            let has_read = edge.octets_out > before;
+            any_reads |= has_read && (is_one_of_many || edge.held.is_none());
         }
         any_waits && !any_reads
     }

@@ -285,7 +285,7 @@ fn rings_of_the_size_that_the_law_asks_for_give_the_full_rate_and_a_third_of_it_
                 "{mode:?}, {regions} regions of {ring} octets in all: {whole} %"
             );
             assert!(
-                third < 95,
+                third < 95 && third + 5 <= whole,
                 "{mode:?}, {regions} regions of {} octets in all: {third} %",
                 ring / 3
             );

@@ -11,9 +11,12 @@ use crate::wire::Record;
 /// a share of so little delays nobody.
 const WINDOW_BULK: u64 = 1 << 20;
 
-/// A larger one grows if the application takes this part of it in a round trip: with pull, what was
-/// announced before, when the window was a quarter as large.
+/// From here on a window grows only if the application takes this part of it in a round trip: with
+/// pull, what was announced before, when the window was a quarter as large.
+const WINDOW_READ: u64 = 4 << 20;
 const READ_SHARE: u64 = 8;
+/// On shorter paths, threads and timers are the longer part of a round.
+const ROUND_NS_MIN: u64 = 1_000_000;
 
 /// Most bytes of a stream that socket buffers towards its application hold while it does not read.
 /// For TCP: the receiver's buffer (about 128 KiB before the first read, `tcp_rmem`), and the
@@ -199,9 +202,10 @@ impl Rx {
         let took_ns = now.since(since);
         if took_ns >= rtt_ns / 4 * 3 {
             // A large window is of no use to an application that is slower.
-            let used = u128::from(self.released.saturating_sub(released)) * u128::from(rtt_ns);
+            let round_ns = rtt_ns.max(ROUND_NS_MIN);
+            let used = u128::from(self.released.saturating_sub(released)) * u128::from(round_ns);
             let least = u128::from(self.window / READ_SHARE) * u128::from(took_ns);
-            let is_read = self.window < WINDOW_BULK || used >= least;
+            let is_read = self.window < WINDOW_READ || used >= least;
             self.mark = (now, self.announced, self.released);
             if is_limited && is_read && self.is_open() {
                 let growth = if self.window < WINDOW_BULK { 16 } else { 4 };
@@ -411,10 +415,10 @@ mod tests {
     #[test]
     fn a_window_grows_once_in_each_round_trip_in_which_it_is_used() {
         let mut rx = Rx::new(0, 8 << 10);
-        rx.push_extent(0, 4 << 20);
+        rx.push_extent(0, 64 << 20);
         let mut now = Time::from_ns(1_000 * MS);
         // The round trip was measured a little longer than it is.
-        let mut announce = |after_ms: u64, len: u32| {
+        let mut announce = |rx: &mut Rx, after_ms: u64, len: u32| {
             now = now.after(after_ms * MS);
             let record = Record {
                 conn: ConnId(1),
@@ -428,10 +432,14 @@ mod tests {
             rx.on_announce(&record, now, 64 * MS).unwrap();
             rx.window
         };
-        assert_eq!(announce(0, 8 << 10), 128 << 10);
-        assert_eq!(announce(61, 64 << 10), 2 << 20);
-        assert_eq!(announce(10, 1 << 20), 2 << 20);
-        assert_eq!(announce(51, 1 << 20), 8 << 20);
-        assert_eq!(announce(61, 4 << 10), 8 << 20);
+        assert_eq!(announce(&mut rx, 0, 8 << 10), 128 << 10);
+        assert_eq!(announce(&mut rx, 61, 64 << 10), 2 << 20);
+        assert_eq!(announce(&mut rx, 10, 1 << 20), 2 << 20);
+        assert_eq!(announce(&mut rx, 51, 1 << 20), 8 << 20);
+        assert_eq!(announce(&mut rx, 61, 4 << 10), 8 << 20);
+        // Nothing has been read.
+        assert_eq!(announce(&mut rx, 61, 4 << 20), 8 << 20);
+        rx.released = 1 << 20;
+        assert_eq!(announce(&mut rx, 61, 4 << 20), 32 << 20);
     }
 }

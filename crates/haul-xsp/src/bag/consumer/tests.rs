@@ -134,7 +134,7 @@ fn an_unread_connection_has_no_more_than_half() {
     }
     let held = stream.sent - stream.taken;
     let half = sink.consumer.arena.shared_bytes() / 2;
-    assert!((half / 2..half + 4 * MIB + 1).contains(&held), "{held}");
+    assert!(held <= half + 4 * MIB, "{held}");
     // Once the application reads there is more: all but a seventeenth.
     for _ in 0..20 {
         sink.round(&mut stream, u64::MAX);

@@ -175,6 +175,10 @@ impl Producer {
                 continue;
             }
             let (before, debt) = (slab.bytes, tx.debt);
+            if is_little {
+                // What little it has delays nobody: debts are between bulk connections.
+                tx.debt = 0;
+            }
             let retain = self.config.retain;
             let waits = tx.take(conn, quantum, most, records_max, retain, &mut slab);
             self.ready_bytes -= slab.bytes - before;
