@@ -165,20 +165,32 @@ pub struct Policy {
     #[n(5)]
     pub setuid: bool,
     /// A file that is newer at the receiver stays as it is.
-    #[cbor(n(6), skip_if = "is_unset")]
+    #[cbor(n(6), skip_if = "is_unset", decode_with = "flag")]
     pub update: bool,
     /// What a file that is replaced has in common with the new one, in place, is not transferred.
-    #[cbor(n(7), skip_if = "is_unset")]
+    #[cbor(n(7), skip_if = "is_unset", decode_with = "flag")]
     pub delta: bool,
     /// The sender will remove what the source does not have. A server that does not let it refuses
     /// the transfer.
-    #[cbor(n(8), skip_if = "is_unset")]
+    #[cbor(n(8), skip_if = "is_unset", decode_with = "flag")]
     pub deletes: bool,
 }
 
 /// Returns whether a flag that later versions added is left out.
 pub(crate) const fn is_unset(flag: &bool) -> bool {
     !*flag
+}
+
+/// Reads such a flag: it is null where a later version has left it out and more follows.
+pub(crate) fn flag<C>(
+    decoder: &mut minicbor::Decoder<'_>,
+    _: &mut C,
+) -> Result<bool, minicbor::decode::Error> {
+    if decoder.datatype()? == minicbor::data::Type::Null {
+        decoder.null()?;
+        return Ok(false);
+    }
+    decoder.bool()
 }
 
 impl Policy {
