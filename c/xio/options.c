@@ -164,12 +164,18 @@ globus_result_t attr_destroy(void *attr) {
   return GLOBUS_SUCCESS;
 }
 
-/* What would leave a connection without the protection that was asked for. */
+/* What would leave a connection without the protection that was asked for: by the options, or by the
+ * environment of a server, because a client's options replace those of the server. */
 static void check_protect(struct options *options) {
-  if (options->protect[0] == '\0' || options->wrong[0] != '\0') {
+  const char *required = getenv("HAUL_XIO_PROTECT");
+  if (options->wrong[0] != '\0') {
     return;
   }
-  if (options->fallback) {
+  if (options->protect[0] == '\0') {
+    if (required != NULL && required[0] != '\0') {
+      strcpy(options->wrong, "this host takes no connection without protect (HAUL_XIO_PROTECT)");
+    }
+  } else if (options->fallback) {
     strcpy(options->wrong, "protect and fallback=tcp exclude each other: a plain connection is not protected");
   } else if (strncmp(options->device, "soft", 4) != 0) {
     strcpy(options->wrong, "protect needs channel=iwarp-udt, iwarp-tcp or udt");

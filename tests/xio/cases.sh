@@ -5,7 +5,7 @@
 readonly CASES=(
   perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private private_default restart severed abort striped gfal
   bad_option no_driver_there no_driver_here fallback_there fallback_here versions
-  protected protected_get other_key unprotected_peer protect_excludes
+  protected protected_get other_key unprotected_peer protect_excludes protect_required
 )
 
 # ---- what cases share
@@ -423,3 +423,15 @@ protect_excludes() {
     -dcstack 'haul:protect=key:/nowhere;channel=verbs' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
 }
 protect_excludes_variants() { echo udt-write; }
+
+# A client's stack replaces that of the server, but not what the server's environment requires.
+protect_required() {
+  make_key key
+  HAUL_XIO_PROTECT=required gsi_server here
+  fails_with 'takes no connection without protect' \
+    -dcstack "$stack" "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  [[ ! -s $run/copy ]]
+  copy_with_threads -dcstack "$stack;protect=key:$run/key" "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  same
+}
+protect_required_variants() { echo udt-write stream; }
