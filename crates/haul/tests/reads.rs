@@ -125,6 +125,40 @@ fn ranges_arrive_as_they_are_from_many_threads_at_once() {
 }
 
 #[test]
+fn many_requests_behind_a_large_range_are_answered() {
+    const LEN: usize = 64 << 20;
+    const THREADS: usize = 64;
+    const STATS: usize = 1000;
+    let place = Place::new(&Rights::all("anybody"));
+    let bytes = content(LEN);
+    std::fs::write(place.served("f"), &bytes).unwrap();
+    for channel in [ChannelKind::Tcp, ChannelKind::Udt] {
+        // A piece takes 40 ms, so that as many requests as may be open wait behind it.
+        let reads = Reads::new(Config {
+            channel,
+            rate_bps: Some(800_000_000),
+            ..place.config.clone()
+        });
+        let stat = reads.stat(b"f").unwrap();
+        std::thread::scope(|scope| {
+            let (reads, bytes) = (&reads, &bytes);
+            scope.spawn(move || {
+                let found = read(reads, "f", stat, 0, LEN as u64);
+                assert!(found.unwrap() == *bytes);
+            });
+            for thread in 0..THREADS {
+                let count = STATS / THREADS + usize::from(thread < STATS % THREADS);
+                scope.spawn(move || {
+                    for _ in 0..count {
+                        assert_eq!(reads.stat(b"f").unwrap(), stat);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
 fn a_session_waits_and_goes_on() {
     let place = Place::new(&Rights::all("anybody"));
     std::fs::write(place.served("f"), "0123456789").unwrap();

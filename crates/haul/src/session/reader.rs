@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_io::file::FileTime;
@@ -19,7 +19,7 @@ use crate::wire::{self, Message, Taken};
 
 /// A longer range is requested in pieces of this many bytes.
 const PIECE: u64 = 4 << 20;
-/// Bytes of pieces that are requested, or have arrived and wait for the caller.
+/// Bytes of pieces that are in flight, or have arrived and wait for the caller.
 const WINDOW: u64 = 128 << 20;
 
 /// What a path of a server names.
@@ -94,10 +94,14 @@ struct State {
 struct Slot {
     /// Offset in the transfer space.
     start: u64,
+    /// Bytes of the window that it uses.
+    length: u64,
     buffer: Vec<u8>,
     arrived: usize,
     verdict: Option<Result<Verdict, Fault>>,
     is_over: bool,
+    /// Its caller has left: it uses the window until it is taken.
+    is_abandoned: bool,
     reply: Sender<Result<Answer, Fault>>,
 }
 
@@ -113,16 +117,17 @@ enum Answer {
     Bytes(Vec<u8>, [u8; 32]),
 }
 
-/// A piece that was requested. It uses the window until it is dropped.
+/// A piece that was requested. It uses the window until it is dropped and its bytes have arrived.
 struct Pending<'a> {
     inner: &'a Inner,
+    request: u32,
     length: u64,
     answer: Receiver<Result<Answer, Fault>>,
 }
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        lock(&self.inner.state).held -= self.length;
+        lock(&self.inner.state).leave(self.request, self.length);
         self.inner.changed.notify_all();
     }
 }
@@ -258,7 +263,6 @@ impl Inner {
         length: u64,
         may_wait: bool,
     ) -> Result<Option<Pending<'_>>, Fault> {
-        let (reply, answer) = bounded(1);
         let mut state = lock(&self.state);
         loop {
             if let Some(fault) = &state.failed {
@@ -275,27 +279,16 @@ impl Inner {
             let waited = self.changed.wait(state);
             state = waited.unwrap_or_else(PoisonError::into_inner);
         }
-        let start = state.end;
-        state.slots.push_back(Slot {
-            start,
-            buffer: vec![0; usize::try_from(length).unwrap_or(0)],
-            arrived: 0,
-            verdict: None,
-            is_over: false,
-            reply,
-        });
-        state.end += length;
-        state.held += length;
         // With the lock: requests have the order of their slots. The server never waits for this
         // end to send.
-        let sent = self.link.send(request);
-        drop(state);
-        let pending = Pending {
+        self.link.send(request)?;
+        let (request, answer) = state.push(length);
+        Ok(Some(Pending {
             inner: self,
+            request,
             length,
             answer,
-        };
-        sent.map(|()| Some(pending))
+        }))
     }
 
     fn take(&self, message: Message) -> Result<(), Fault> {
@@ -322,21 +315,24 @@ impl Inner {
         let index = request.checked_sub(state.first).ok_or_else(wrong)?;
         let slot = state.slots.get_mut(index as usize).ok_or_else(wrong)?;
         let has_bytes = matches!(verdict, Ok(Verdict::Hash(_)));
-        if slot.verdict.is_some() || verdict.is_ok() && has_bytes == slot.buffer.is_empty() {
+        let is_answered = slot.is_over || slot.verdict.is_some();
+        if is_answered || verdict.is_ok() && has_bytes == slot.buffer.is_empty() {
             return Err(wrong());
         }
         slot.verdict = Some(verdict);
         let taken = state.settle(index as usize);
-        drop(state);
-        self.release(taken)
+        self.release(state, taken)
     }
 
-    fn release(&self, taken: Option<u32>) -> Result<(), Fault> {
+    /// Reports what is over, before another thread can send a request in its place.
+    fn release(&self, state: MutexGuard<'_, State>, taken: Option<u32>) -> Result<(), Fault> {
         let Some(before) = taken else {
             return Ok(());
         };
+        let sent = self.link.send(&Message::Taken(Taken { before }));
+        drop(state);
         self.changed.notify_all();
-        self.link.send(&Message::Taken(Taken { before }))
+        sent
     }
 
     fn fail(&self, fault: Fault) {
@@ -361,6 +357,36 @@ impl Inner {
 }
 
 impl State {
+    /// Appends a request of `length` bytes. Returns its number, and where its answer arrives.
+    fn push(&mut self, length: u64) -> (u32, Receiver<Result<Answer, Fault>>) {
+        let (reply, answer) = bounded(1);
+        // At most `REQUESTS_OPEN` slots.
+        let request = self.first + u32::try_from(self.slots.len()).unwrap_or(0);
+        self.slots.push_back(Slot {
+            start: self.end,
+            length,
+            buffer: vec![0; usize::try_from(length).unwrap_or(0)],
+            arrived: 0,
+            verdict: None,
+            is_over: false,
+            is_abandoned: false,
+            reply,
+        });
+        self.end += length;
+        self.held += length;
+        (request, answer)
+    }
+
+    /// Gives back the window of a request whose caller leaves; if its bytes still arrive, once it
+    /// is taken.
+    fn leave(&mut self, request: u32, length: u64) {
+        let index = request.checked_sub(self.first);
+        match index.and_then(|index| self.slots.get_mut(index as usize)) {
+            Some(slot) if !slot.is_over => slot.is_abandoned = true,
+            _ => self.held -= length,
+        }
+    }
+
     /// Answers a request that is complete. Returns the number of the first that is not, if it has
     /// changed.
     fn settle(&mut self, index: usize) -> Option<u32> {
@@ -368,16 +394,20 @@ impl State {
         if slot.arrived < slot.buffer.len() {
             return None;
         }
-        let answer = match slot.verdict.take()? {
-            Ok(Verdict::Found(stat)) => Ok(Answer::Found(stat)),
-            Ok(Verdict::Hash(hash)) => Ok(Answer::Bytes(std::mem::take(&mut slot.buffer), hash)),
-            Err(fault) => Err(fault),
-        };
+        let verdict = slot.verdict.take()?;
+        let bytes = std::mem::take(&mut slot.buffer);
+        let answer = verdict.map(|verdict| match verdict {
+            Verdict::Found(stat) => Answer::Found(stat),
+            Verdict::Hash(hash) => Answer::Bytes(bytes, hash),
+        });
         slot.is_over = true;
         // Its caller may have left.
         let _ = slot.reply.try_send(answer);
         let before = self.first;
-        while self.slots.front().is_some_and(|slot| slot.is_over) {
+        while let Some(slot) = self.slots.front().filter(|slot| slot.is_over) {
+            if slot.is_abandoned {
+                self.held -= slot.length;
+            }
             self.slots.pop_front();
             self.first += 1;
         }
@@ -416,11 +446,50 @@ impl Sink for Inner {
             taken = state.place(at, part)?.or(taken);
             at += part.len() as u64;
         }
-        drop(state);
-        self.release(taken).map_err(io::Error::other)
+        self.release(state, taken).map_err(io::Error::other)
     }
 
     fn may_block(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_has_room_once_the_caller_left_and_the_bytes_arrived() {
+        let mut state = State::default();
+        let (first, answer) = state.push(2);
+        let (second, _) = state.push(3);
+        assert_eq!((first, second, state.held, state.end), (0, 1, 5, 5));
+        // Its bytes are in flight.
+        drop(answer);
+        state.leave(first, 2);
+        assert_eq!(state.held, 5);
+        state.slots[0].verdict = Some(Ok(Verdict::Hash([0; 32])));
+        state.slots[1].verdict = Some(Err(wrong()));
+        // The second is over and has a caller; the first is in front of it.
+        assert_eq!(state.place(2, b"xyz").unwrap(), None);
+        assert_eq!(state.held, 5);
+        assert_eq!(state.place(0, b"ab").unwrap(), Some(2));
+        assert_eq!((state.held, state.slots.len()), (3, 0));
+        state.leave(second, 3);
+        assert_eq!(state.held, 0);
+        // Nothing of it may arrive again.
+        assert!(state.place(0, b"ab").is_err());
+    }
+
+    #[test]
+    fn a_caller_that_leaves_behind_another_request_gives_its_window_back_at_once() {
+        let mut state = State::default();
+        let (_first, _in_flight) = state.push(2);
+        let (second, answer) = state.push(3);
+        state.slots[1].verdict = Some(Ok(Verdict::Hash([0; 32])));
+        assert_eq!(state.place(2, b"xyz").unwrap(), None);
+        assert!(matches!(answer.try_recv(), Ok(Ok(Answer::Bytes(bytes, _))) if bytes == b"xyz"));
+        state.leave(second, 3);
+        assert_eq!(state.held, 2);
     }
 }
