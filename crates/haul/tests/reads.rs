@@ -5,9 +5,11 @@
     reason = "time must pass, and these tests end at what they did not expect"
 )]
 
+use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use haul::channel::ChannelKind;
@@ -156,6 +158,35 @@ fn many_requests_behind_a_large_range_are_answered() {
             }
         });
     }
+}
+
+#[test]
+fn requests_that_wait_for_one_attempt_share_its_failure() {
+    const THREADS: usize = 32;
+    let place = Place::new(&Rights::all("anybody"));
+    // It completes no handshake.
+    let silent = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let reads = Reads::new(Config {
+        port: silent.local_addr().unwrap().port(),
+        connect_timeout: Duration::from_millis(500),
+        ..place.config.clone()
+    });
+    let attempts = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&attempts);
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        while let Ok(accepted) = silent.accept() {
+            held.push(accepted);
+            counted.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| reads.stat(b"f").unwrap_err());
+        }
+    });
+    // Four attempts, each with a second handshake.
+    assert!(attempts.load(Ordering::Relaxed) < THREADS);
 }
 
 #[test]

@@ -16,14 +16,28 @@ const TRIES: u32 = 4;
 /// Attributes and ranges of a server's files. Requests share one session, which is opened again
 /// after it was lost. Any number of threads may use it at a time.
 pub struct Reads {
+    /// Held while the access looks for the server. Locked after `state`, never before it.
+    way: Mutex<Way>,
+    /// Held while a session is opened.
     state: Mutex<State>,
 }
 
-struct State {
+/// How the server is reached.
+struct Way {
     config: Config,
+    /// When the access took the latest failure, and its result.
+    recovered: Option<(Instant, Result<bool, Fault>)>,
+}
+
+struct State {
     reader: Option<Arc<Reader>>,
     used_at: Instant,
+    /// The latest attempt that opened no session.
+    failed: Option<Failed>,
 }
+
+/// A failure, and when it happened.
+type Failed = (Instant, Fault);
 
 impl std::fmt::Debug for Reads {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,12 +51,23 @@ impl Reads {
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self {
-            state: Mutex::new(State {
+            way: Mutex::new(Way {
                 config,
+                recovered: None,
+            }),
+            state: Mutex::new(State {
                 reader: None,
                 used_at: Instant::now(),
+                failed: None,
             }),
         }
+    }
+
+    /// Returns the configuration of the next session: an access may change it after a failure.
+    /// Blocks while it does.
+    #[must_use]
+    pub fn config(&self) -> Config {
+        lock(&self.way).config.clone()
     }
 
     /// Returns the attributes of a file or directory. Blocks for one round trip.
@@ -52,9 +77,9 @@ impl Reads {
     pub fn stat(&self, path: &[u8]) -> Result<Stat, Fault> {
         let mut failures = 0;
         loop {
-            match self.reader().and_then(|reader| reader.stat(path)) {
-                Err(fault) => self.recover(fault, &mut failures)?,
-                result => return result,
+            match self.attempt(|reader| reader.stat(path)) {
+                Ok(stat) => return Ok(stat),
+                Err(failed) => self.recover(failed, &mut failures).map_err(explain)?,
             }
         }
     }
@@ -78,14 +103,13 @@ impl Reads {
         let (mut left, mut failures) = (range.clone(), 0);
         loop {
             let before = left.offset;
-            let read = self.reader();
-            let Err(fault) = read.and_then(|reader| reader.read(&mut left, each)) else {
+            let Err(failed) = self.attempt(|reader| reader.read(&mut left, each)) else {
                 return Ok(());
             };
             if left.offset > before {
                 failures = 0;
             }
-            self.recover(fault, &mut failures)?;
+            self.recover(failed, &mut failures).map_err(explain)?;
         }
     }
 
@@ -102,7 +126,15 @@ impl Reads {
         }
     }
 
-    fn reader(&self) -> Result<Arc<Reader>, Fault> {
+    fn attempt<T>(&self, request: impl FnOnce(&Reader) -> Result<T, Fault>) -> Result<T, Failed> {
+        let reader = self.reader()?;
+        request(&reader).map_err(|fault| (Instant::now(), fault))
+    }
+
+    /// Returns the session, or opens one. If an attempt of another request fails meanwhile, this
+    /// one fails with it.
+    fn reader(&self) -> Result<Arc<Reader>, Failed> {
+        let asked_at = Instant::now();
         let mut state = lock(&self.state);
         state.used_at = Instant::now();
         if let Some(reader) = &state.reader
@@ -111,32 +143,65 @@ impl Reads {
             return Ok(Arc::clone(reader));
         }
         state.reader = None;
-        let session = Session::open(&state.config, READ_SERVICE, super::transfer_id()?, Vec::new)?;
-        let reader = Arc::new(Reader::start(session.link, session.opening)?);
-        state.reader = Some(Arc::clone(&reader));
-        Ok(reader)
+        if let Some(failed) = &state.failed
+            && failed.0 >= asked_at
+        {
+            return Err(failed.clone());
+        }
+        match self.open() {
+            Ok(reader) => {
+                state.reader = Some(Arc::clone(&reader));
+                Ok(reader)
+            }
+            Err(fault) => {
+                let failed = (Instant::now(), fault);
+                state.failed = Some(failed.clone());
+                Err(failed)
+            }
+        }
     }
 
-    /// Prepares another attempt, if one may succeed.
-    fn recover(&self, fault: Fault, failures: &mut u32) -> Result<(), Fault> {
+    fn open(&self) -> Result<Arc<Reader>, Fault> {
+        let id = super::transfer_id()?;
+        let session = Session::open(&self.config(), READ_SERVICE, id, Vec::new)?;
+        Ok(Arc::new(Reader::start(session.link, session.opening)?))
+    }
+
+    /// Prepares another attempt of a request, after `failures` before this one, if it may succeed.
+    /// Blocks for the pause before it.
+    ///
+    /// # Errors
+    /// The failure, if no attempt is to follow, or that of the access.
+    pub fn recover(&self, (at, fault): (Instant, Fault), failures: &mut u32) -> Result<(), Fault> {
         *failures += 1;
         if !fault.code.passes() || *failures >= TRIES {
-            return Err(explain(fault));
+            return Err(fault);
         }
-        {
-            let mut state = lock(&self.state);
-            let access = state.config.access.clone();
-            if let Some(access) = access
-                && access.recover(&mut state.config, &fault)?
-            {
-                return Ok(());
-            }
+        if self.find(at, &fault)? {
+            return Ok(());
         }
         if fault.code == Code::Unreachable {
             return Err(fault);
         }
         std::thread::sleep(BACKOFF * 2_u32.pow(*failures - 1));
         Ok(())
+    }
+
+    /// Has the access take a failure, once for all requests that failed before. Returns whether the
+    /// next attempt is to follow at once.
+    fn find(&self, at: Instant, fault: &Fault) -> Result<bool, Fault> {
+        let mut way = lock(&self.way);
+        if let Some((recovered_at, result)) = &way.recovered
+            && *recovered_at >= at
+        {
+            return result.clone();
+        }
+        let Some(access) = way.config.access.clone() else {
+            return Ok(false);
+        };
+        let result = access.recover(&mut way.config, fault);
+        way.recovered = Some((Instant::now(), result.clone()));
+        result
     }
 }
 
