@@ -7,7 +7,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul::client::{Config, Kind, Range, Reads};
 use haul::fault::{Code, Fault};
@@ -74,7 +74,13 @@ pub(crate) fn run(args: Api) -> ExitCode {
     let resting = std::thread::Builder::new().spawn(move || {
         while let Some(service) = tidy.upgrade() {
             let hosts: Vec<_> = lock(&service.hosts).values().cloned().collect();
-            hosts.iter().for_each(|host| host.reads.rest(IDLE));
+            for entry in &hosts {
+                // A host that is being reached has no session.
+                let host = entry.try_lock().ok().and_then(|entry| entry.host.clone());
+                if let Some(host) = host {
+                    host.reads.rest(IDLE);
+                }
+            }
             drop((hosts, service));
             std::thread::sleep(IDLE / 6);
         }
@@ -94,9 +100,18 @@ struct Host {
     reads: Reads,
 }
 
+/// A host that was named.
+#[derive(Default)]
+struct HostEntry {
+    host: Option<Arc<Host>>,
+    /// When the latest attempt to find it failed, and why.
+    failed: Option<(Instant, Fault)>,
+}
+
 struct Service {
     args: Api,
-    hosts: Mutex<HashMap<String, Arc<Host>>>,
+    /// Each is held while one thread makes the way to it: a login may take a while.
+    hosts: Mutex<HashMap<String, Arc<Mutex<HostEntry>>>>,
     /// Requests that run, and whether they were cancelled.
     running: Mutex<HashMap<u64, Arc<AtomicBool>>>,
     /// Held for each message.
@@ -171,30 +186,20 @@ impl Service {
                     is_recursive: *recursive,
                     ..Request::default()
                 };
-                let session = Session::open(&host.config, &request);
-                let session = session.map_err(|fault| explain(fault, &host.config, &remote))?;
-                let (mut entries, mut failures) = (Vec::new(), Vec::new());
-                session.list(|found| {
-                    check()?;
-                    match found {
-                        Found::Entry(mut entry, _) => {
-                            if entry.path.is_root() {
-                                // The operand is a file.
-                                let name = remote.path.rsplit(|byte| *byte == b'/').next();
-                                entry.path = Relative::new(name.unwrap_or_default())?;
+                let (mut has_sent, mut failures) = (false, 0);
+                let listed = loop {
+                    let listed = self.list(id, &request, &host.reads, &check, &mut has_sent);
+                    match listed {
+                        Err(fault) if !has_sent => {
+                            let failed = (Instant::now(), fault);
+                            if let Err(fault) = host.reads.recover(failed, &mut failures) {
+                                break Err(fault);
                             }
-                            entries.push(output::list::entry_object(&entry));
                         }
-                        Found::Failed { text, .. } => failures.push(text),
+                        listed => break listed,
                     }
-                    if entries.len() < ENTRIES {
-                        return Ok(());
-                    }
-                    let entries = std::mem::take(&mut entries);
-                    self.send(&json!({ "id": id, "entries": entries }), &[])
-                })?;
-                self.send(&json!({ "id": id, "entries": entries }), &[])?;
-                Ok(json!({ "failed": failures }))
+                };
+                listed.map_err(|fault| explain(fault, &host.config, &remote))
             }
             What::Read {
                 at,
@@ -227,12 +232,19 @@ impl Service {
 
     fn host(&self, at: &str) -> Result<(Remote, Arc<Host>), Fault> {
         let remote = Remote::parse(OsStr::new(at))?;
-        // One thread makes the way to a host; a login may take a while.
-        let mut hosts = lock(&self.hosts);
-        if let Some(host) = hosts.get(&remote.host()) {
+        let entry = Arc::clone(lock(&self.hosts).entry(remote.host()).or_default());
+        let asked_at = Instant::now();
+        let mut entry = lock(&entry);
+        if let Some(host) = &entry.host {
             return Ok((remote, Arc::clone(host)));
         }
-        let config = list::prepared(
+        if let Some((at, fault)) = &entry.failed
+            && *at >= asked_at
+        {
+            // Another request has found out meanwhile.
+            return Err(fault.clone());
+        }
+        let prepared = list::prepared(
             &transfer::Reach {
                 path: &self.args.path,
                 trust: &self.args.trust,
@@ -243,13 +255,57 @@ impl Service {
                 is_quiet: true,
             },
             &remote,
-        )?;
+        );
+        let config = match prepared {
+            Ok(config) => config,
+            Err(fault) => {
+                entry.failed = Some((Instant::now(), fault.clone()));
+                return Err(fault);
+            }
+        };
         let host = Arc::new(Host {
             reads: Reads::new(config.clone()),
             config,
         });
-        hosts.insert(remote.host(), Arc::clone(&host));
+        entry.host = Some(Arc::clone(&host));
         Ok((remote, host))
+    }
+
+    /// Lists once. Sets `has_sent` before the first entries are sent to the application.
+    fn list(
+        &self,
+        id: u64,
+        request: &Request,
+        reads: &Reads,
+        check: &dyn Fn() -> Result<(), Fault>,
+        has_sent: &mut bool,
+    ) -> Result<Value, Fault> {
+        check()?;
+        let session = Session::open(&reads.config(), request)?;
+        let (mut entries, mut failures) = (Vec::new(), Vec::new());
+        session.list(|found| {
+            check()?;
+            match found {
+                Found::Entry(mut entry, _) => {
+                    if entry.path.is_root() {
+                        // The operand is a file.
+                        let name = request.path.rsplit(|byte| *byte == b'/').next();
+                        entry.path = Relative::new(name.unwrap_or_default())?;
+                    }
+                    entries.push(output::list::entry_object(&entry));
+                }
+                Found::Failed { text, .. } => failures.push(text),
+            }
+            if entries.len() < ENTRIES {
+                return Ok(());
+            }
+            let entries = std::mem::take(&mut entries);
+            *has_sent = true;
+            self.send(&json!({ "id": id, "entries": entries }), &[])
+        })?;
+        *has_sent = true;
+        self.send(&json!({ "id": id, "entries": entries }), &[])?;
+        Ok(json!({ "failed": failures }))
     }
 
     /// Sends the last message of a request.
