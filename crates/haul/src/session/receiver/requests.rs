@@ -62,8 +62,8 @@ impl Session<'_> {
                 self.queue.pop_front();
                 continue;
             };
-            // Early data.
-            if let State::Small(_) = incoming.state {
+            // Early data, of which some may be verified already.
+            if !matches!(incoming.state, State::Waiting(_)) {
                 self.queue.pop_front();
                 continue;
             }
