@@ -4,10 +4,11 @@
 //! A range is hashed beside the channel, between two looks at the attributes of its file. The
 //! client compares the hash with what arrived, so bytes of two states of a file cannot pass.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
@@ -19,6 +20,7 @@ use super::bench::{check_end, with_channel};
 use super::{CarrierEnd, spawn};
 use crate::channel::Opening;
 use crate::fault::{Code, Fault};
+use crate::fs::tree::open_share;
 use crate::link::Link;
 use crate::lock;
 use crate::printable;
@@ -80,6 +82,7 @@ fn converse(
 ) -> Result<(), Fault> {
     let (mut next, mut taken) = (0_u32, 0_u32);
     let mut ended = ended.clone();
+    let mut files = Files::default();
     loop {
         let message = select! {
             recv(link.incoming()) -> message => message,
@@ -126,7 +129,7 @@ fn converse(
                 if !is_inside {
                     return Err(Fault::protocol("the client requested an impossible range"));
                 }
-                let (file, job) = match admit(open, request, &range) {
+                let (file, job) = match admit(open, &mut files, request, &range) {
                     Ok(job) => (Some(Arc::clone(&job.file)), Ok(job)),
                     Err(fault) => (None, Err(fault)),
                 };
@@ -179,7 +182,34 @@ struct Job {
     range: Range,
 }
 
-fn admit(open: &Open<'_>, request: u32, range: &Range) -> Result<Job, Fault> {
+/// The open files of a session, by their identity.
+#[derive(Default)]
+struct Files(HashMap<(u64, u64), Weak<File>>);
+
+impl Files {
+    /// Takes a file with these attributes. Returns the one that is open already, if it is the same.
+    fn share(&mut self, file: File, meta: &Metadata) -> Result<Arc<File>, Fault> {
+        let known = self.0.get(&meta.identity).and_then(Weak::upgrade);
+        // In an overlay, a file and the copy that was changed may have one identity.
+        let is_same = |known: &Arc<File>| metadata(&**known).is_ok_and(|found| found == *meta);
+        if let Some(known) = known.filter(is_same) {
+            return Ok(known);
+        }
+        let most = open_share(REQUESTS_OPEN as usize);
+        if self.0.len() >= most {
+            self.0.retain(|_, file| file.strong_count() > 0);
+        }
+        if self.0.len() >= most {
+            let text = format!("{most} files are read at a time, which is all a session may");
+            return Err(Fault::new(Code::ServerBusy, text).hint("read fewer files at a time"));
+        }
+        let file = Arc::new(file);
+        self.0.insert(meta.identity, Arc::downgrade(&file));
+        Ok(file)
+    }
+}
+
+fn admit(open: &Open<'_>, files: &mut Files, request: u32, range: &Range) -> Result<Job, Fault> {
     let file = open(&range.path)?;
     let meta = metadata(&file).map_err(|error| unreadable(&range.path, &error))?;
     if !meta.regular {
@@ -191,7 +221,7 @@ fn admit(open: &Open<'_>, request: u32, range: &Range) -> Result<Job, Fault> {
     }
     Ok(Job {
         request,
-        file: Arc::new(file),
+        file: files.share(file, &meta)?,
         meta,
         range: range.clone(),
     })
@@ -306,5 +336,42 @@ impl Source for Ranges<'_> {
 
     fn file_at(&self, _offset: u64) -> Option<FileRange<'_>> {
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_of_one_file_share_it() {
+        let file = tempfile::tempfile().unwrap();
+        let before = metadata(&file).unwrap();
+        let mut files = Files::default();
+        let share = |files: &mut Files, file: &File, meta: &Metadata| {
+            files.share(file.try_clone().unwrap(), meta).unwrap()
+        };
+        let one = share(&mut files, &file, &before);
+        assert!(Arc::ptr_eq(&one, &share(&mut files, &file, &before)));
+        file.set_len(10).unwrap();
+        let after = metadata(&file).unwrap();
+        assert!(Arc::ptr_eq(&one, &share(&mut files, &file, &after)));
+        // One that looks different is another.
+        assert!(!Arc::ptr_eq(&one, &share(&mut files, &file, &before)));
+    }
+
+    #[test]
+    fn a_session_has_a_limited_number_of_files_open() {
+        let mut files = Files::default();
+        let mut open = || {
+            let file = tempfile::tempfile().unwrap();
+            let meta = metadata(&file).unwrap();
+            files.share(file, &meta)
+        };
+        let most = open_share(REQUESTS_OPEN as usize);
+        let mut held: Vec<_> = (0..most).map(|_| open().unwrap()).collect();
+        assert_eq!(open().unwrap_err().code, Code::ServerBusy);
+        held.pop();
+        assert!(open().is_ok());
     }
 }
