@@ -158,6 +158,7 @@ impl control::Service for Bench {
             address: &name,
             operation: "bench",
             path: &record.what,
+            other_paths: 0,
             bytes: record.bytes,
             seconds: begun.elapsed().as_secs_f64(),
             fault: result.as_ref().err(),

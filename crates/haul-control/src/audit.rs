@@ -12,11 +12,14 @@ pub struct Entry<'a> {
     pub identity: &'a str,
     /// The client's address and port.
     pub address: &'a str,
-    /// `login` (which failed), `put`, `get`, `bench` or `session` (which asked for nothing).
+    /// `login` (which failed), `put`, `get`, `list`, `read`, `delete`, `bench` or `session` (which
+    /// asked for nothing).
     pub operation: &'a str,
-    /// The directory of a put, the first file of a get, the operation of a bench; escaped for a
-    /// terminal.
+    /// The directory of a put, the first file of a get or a read, what a list or delete named, the
+    /// operation of a bench; escaped for a terminal.
     pub path: &'a str,
+    /// Further files of a get or a read.
+    pub other_paths: u64,
     /// Payload that moved, bytes.
     pub bytes: u64,
     /// How long it took.
@@ -40,6 +43,9 @@ impl fmt::Display for Entry<'_> {
         if !self.path.is_empty() {
             write!(f, " '{}'", self.path)?;
         }
+        if self.other_paths > 0 {
+            write!(f, " and {} more", self.other_paths)?;
+        }
         write!(f, " by {}: {} bytes, ", self.identity, self.bytes)?;
         match self.fault {
             None => write!(f, "done in {:.1} s", self.seconds),
@@ -61,12 +67,20 @@ mod tests {
             address: "192.0.2.1:9",
             operation: "put",
             path: "in/",
+            other_paths: 0,
             bytes: 7,
             seconds: 1.25,
             fault: None,
         };
         let line = "192.0.2.1:9: put 'in/' by alice (haul1:x): 7 bytes, done in 1.2 s";
         assert_eq!(entry.to_string(), line);
+        let many = Entry {
+            operation: "read",
+            other_paths: 2,
+            ..entry
+        };
+        let line = many.to_string();
+        assert!(line.contains("read 'in/' and 2 more by alice"), "{line}");
         let failed = Entry {
             fault: Some(&fault),
             ..entry

@@ -373,6 +373,7 @@ impl Server {
             address: name,
             operation: "login",
             path: "",
+            other_paths: 0,
             bytes: 0,
             seconds: 0.0,
             fault: Some(fault),

@@ -366,6 +366,7 @@ fn converse(
                 .first()
                 .map(|path| printable(path))
                 .unwrap_or_default();
+            record.other_paths = get.paths.len().saturating_sub(1) as u64;
             permit(rights.read, rights, "get files from this server")?;
             send_files(shared, link, rights, &get, opening, record, log)
         }

@@ -176,6 +176,7 @@ fn print_entry(entry: &Entry<'_>) {
         "address": entry.address,
         "operation": entry.operation,
         "path": entry.path,
+        "other_paths": entry.other_paths,
         "bytes": entry.bytes,
         "seconds": entry.seconds,
         "ok": entry.fault.is_none(),

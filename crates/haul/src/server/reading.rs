@@ -1,7 +1,9 @@
 //! Clients that read attributes and ranges of files.
 
+use std::collections::HashSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex};
 
 use haul_control::server::{Client, Service};
 
@@ -10,9 +12,30 @@ use super::counters::Moved;
 use super::permit::permit;
 use super::shared::{Record, Shared};
 use crate::link::Link;
+use crate::lock;
 use crate::printable;
 use crate::session::ranges;
 use crate::wire::READ_SERVICE;
+
+/// Paths that are counted for the audit.
+const PATHS_MAX: usize = 4096;
+
+/// The paths that a client has named.
+#[derive(Default)]
+struct Named {
+    first: Option<String>,
+    hashes: HashSet<u64>,
+    hasher: RandomState,
+}
+
+impl Named {
+    fn add(&mut self, path: &[u8]) {
+        self.first.get_or_insert_with(|| printable(path));
+        if self.hashes.len() < PATHS_MAX {
+            self.hashes.insert(self.hasher.hash_one(path));
+        }
+    }
+}
 
 /// Serves ranges of what the transfers serve.
 pub(super) struct Reading(pub(super) Arc<Shared>);
@@ -43,14 +66,14 @@ impl Service for Reading {
         };
         slot.hold(link.cancel());
         let mut record = Record::begin();
-        let (first, sent) = (OnceLock::new(), AtomicU64::new(0));
+        let (named, sent) = (Mutex::new(Named::default()), AtomicU64::new(0));
         let opened = open_channel(shared, &link, &rights, dead_after);
         slot.note_asked();
         let result = opened.and_then(|(opening, _)| {
             record.operation = "read";
             let place = shared.root.below(&rights.directory)?;
             let open = |path: &[u8]| {
-                first.get_or_init(|| printable(path));
+                lock(&named).add(path);
                 place.file(path).map(|(_, file)| file)
             };
             let moved = Moved::new(&shared.counters.sent);
@@ -59,11 +82,32 @@ impl Service for Reading {
                 moved.reach(bytes);
             })
         });
-        record.path = first.into_inner().unwrap_or_default();
+        let named = std::mem::take(&mut *lock(&named));
+        record.other_paths = named.hashes.len().saturating_sub(1) as u64;
+        record.path = named.first.unwrap_or_default();
         record.bytes = sent.into_inner();
         if let Err(fault) = &result {
             link.report(fault);
         }
         shared.end(&rights, &name, &record, result.as_ref().err());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_is_counted_once() {
+        let mut named = Named::default();
+        for path in [&b"a\n"[..], b"b", b"a\n", b"c", b"b"] {
+            named.add(path);
+        }
+        assert_eq!(named.first, Some(printable(b"a\n")));
+        assert_eq!(named.hashes.len(), 3);
+        for number in 0..2 * PATHS_MAX {
+            named.add(&number.to_ne_bytes());
+        }
+        assert_eq!(named.hashes.len(), PATHS_MAX);
     }
 }

@@ -37,6 +37,7 @@ pub(super) struct Shared {
 pub(super) struct Record {
     pub(super) operation: &'static str,
     pub(super) path: String,
+    pub(super) other_paths: u64,
     pub(super) bytes: u64,
     begun: Instant,
 }
@@ -47,6 +48,7 @@ impl Record {
         Self {
             operation: "session",
             path: String::new(),
+            other_paths: 0,
             bytes: 0,
             begun: Instant::now(),
         }
@@ -91,6 +93,7 @@ impl Shared {
             address: peer,
             operation: record.operation,
             path: &record.path,
+            other_paths: record.other_paths,
             bytes: record.bytes,
             seconds: record.begun.elapsed().as_secs_f64(),
             fault,
