@@ -65,6 +65,9 @@ pub trait Service: Send + Sync {
 
     /// Serves one client, on a thread of its own.
     fn serve(&self, client: Client);
+
+    /// Ends clients that have nothing in flight: the port is shutting down. It does not block.
+    fn drain(&self) {}
 }
 
 /// Takes a TCP connection whose first eight bytes are those of a data connection. Its deadline is
@@ -194,9 +197,12 @@ impl Server {
         ended.len()
     }
 
-    /// From now on refuses new clients; those that are served go on.
+    /// From now on refuses new clients; those that have something in flight go on.
     pub fn drain(&self) {
         self.is_draining.store(true, Ordering::Release);
+        for service in &self.services {
+            service.drain();
+        }
     }
 
     /// Returns how many clients are served now.
@@ -413,8 +419,7 @@ impl Server {
         )?;
         let greeting = connection.greeting()?;
         if self.is_draining.load(Ordering::Acquire) {
-            let fault = Fault::new(Code::ServerBusy, "it is shutting down");
-            let fault = fault.hint("try again when it is back");
+            let fault = shutting_down();
             connection.refuse(&fault);
             return Err(fault);
         }
@@ -460,6 +465,12 @@ impl Server {
         let text = format!("{here} here speaks {ours}; the client, {there}, speaks {asked}");
         Fault::new(Code::Version, text).hint("update haul at the end with the older version")
     }
+}
+
+/// Makes the fault of a client that a server does not serve, or no longer, because it drains.
+#[must_use]
+pub fn shutting_down() -> Fault {
+    Fault::new(Code::ServerBusy, "it is shutting down").hint("try again when it is back")
 }
 
 /// Reviews a server's clients at this interval until the server is dropped.

@@ -132,7 +132,7 @@ impl Server {
         let audit = Arc::clone(&files.audit);
         let mut services = config.services.clone();
         services.push(Arc::new(Listing(Arc::clone(&files))));
-        services.push(Arc::new(Reading(Arc::clone(&files))));
+        services.push(Arc::new(Reading::new(Arc::clone(&files))));
         services.push(Arc::clone(&files) as _);
         let data = Data {
             preamble: *DATA_PREAMBLE,

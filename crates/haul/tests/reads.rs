@@ -10,7 +10,7 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use haul::channel::ChannelKind;
 use haul::client::{Config, Kind, Range, Reads, Stat};
@@ -21,6 +21,7 @@ use haul_control::trust::{ClientConfig, Rights, ServerConfig};
 
 struct Place {
     config: Config,
+    port: Arc<haul_control::server::Server>,
     dir: tempfile::TempDir,
 }
 
@@ -40,6 +41,7 @@ impl Place {
         };
         let server = Server::bind(&config, Arc::new(|_| {})).unwrap();
         let address = server.addresses().unwrap()[0];
+        let port = Arc::clone(server.port());
         std::thread::spawn(|| server.run());
         let config = Config {
             host: address.ip().to_string(),
@@ -59,7 +61,7 @@ impl Place {
             paths: None,
             limit: None,
         };
-        Self { config, dir }
+        Self { config, port, dir }
     }
 
     fn served(&self, name: &str) -> PathBuf {
@@ -206,6 +208,24 @@ fn a_session_waits_and_goes_on() {
         reads.rest(Duration::ZERO);
         assert_eq!(read(&reads, "f", stat, 0, 10).unwrap(), b"0123456789");
     }
+}
+
+#[test]
+fn a_server_that_drains_ends_idle_sessions() {
+    let place = Place::new(&Rights::all("anybody"));
+    std::fs::write(place.served("f"), "0123456789").unwrap();
+    let reads = place.reads(ChannelKind::Udt);
+    let stat = reads.stat(b"f").unwrap();
+    assert_eq!(read(&reads, "f", stat, 2, 3).unwrap(), b"234");
+    assert_eq!(place.port.sessions(), 1);
+    place.port.drain();
+    let begun = Instant::now();
+    while place.port.sessions() > 0 {
+        assert!(begun.elapsed() < Duration::from_secs(15));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let fault = reads.stat(b"f").unwrap_err();
+    assert_eq!(fault.code, Code::ServerBusy, "{fault}");
 }
 
 #[test]

@@ -1,10 +1,12 @@
 //! Clients that read attributes and ranges of files.
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
+use crossbeam_channel::{Receiver, Sender, bounded};
 use haul_control::server::{Client, Service};
 
 use super::asked::open_channel;
@@ -38,7 +40,23 @@ impl Named {
 }
 
 /// Serves ranges of what the transfers serve.
-pub(super) struct Reading(pub(super) Arc<Shared>);
+pub(super) struct Reading {
+    shared: Arc<Shared>,
+    /// Dropped when the server drains.
+    serving: Mutex<Option<Sender<Infallible>>>,
+    drained: Receiver<Infallible>,
+}
+
+impl Reading {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let (serving, drained) = bounded(0);
+        Self {
+            shared,
+            serving: Mutex::new(Some(serving)),
+            drained,
+        }
+    }
+}
 
 impl Service for Reading {
     fn name(&self) -> &'static str {
@@ -53,7 +71,7 @@ impl Service for Reading {
             name,
             dead_after,
         } = client;
-        let shared = &*self.0;
+        let shared = &*self.shared;
         if let Err(fault) = permit(rights.read, &rights, "read files of this server") {
             // It takes no place from those that may.
             return connection.refuse(&fault);
@@ -77,10 +95,11 @@ impl Service for Reading {
                 place.file(path).map(|(_, file)| file)
             };
             let moved = Moved::new(&shared.counters.sent);
-            ranges::serve(&link, opening, &open, &|bytes| {
+            let moved = |bytes| {
                 sent.fetch_max(bytes, Ordering::Relaxed);
                 moved.reach(bytes);
-            })
+            };
+            ranges::serve(&link, opening, &open, &moved, &self.drained)
         });
         let named = std::mem::take(&mut *lock(&named));
         record.other_paths = named.hashes.len().saturating_sub(1) as u64;
@@ -90,6 +109,10 @@ impl Service for Reading {
             link.report(fault);
         }
         shared.end(&rights, &name, &record, result.as_ref().err());
+    }
+
+    fn drain(&self) {
+        *lock(&self.serving) = None;
     }
 }
 

@@ -5,6 +5,7 @@
 //! client compares the hash with what arrived, so bytes of two states of a file cannot pass.
 
 use std::collections::HashMap;
+use std::convert::Infallible;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt as _;
@@ -12,6 +13,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded, select};
+use haul_control::server::shutting_down;
 use haul_io::file::{Metadata, metadata};
 use haul_soft::bulk::{Extent, FileRange, Source};
 use rustix::fs::FileType;
@@ -37,13 +39,15 @@ const PIECE: usize = 256 << 10;
 /// Opens a file or directory that the client names.
 pub(crate) type Open<'a> = dyn Fn(&[u8]) -> Result<File, Fault> + Sync + 'a;
 
-/// Serves attributes and ranges until the client leaves. `moved` gets how many bytes of ranges the
-/// channel has taken so far.
+/// Serves attributes and ranges until the client leaves. Once the other end of `drained` is dropped,
+/// it ends the session when the client has no request open. `moved` gets how many bytes of ranges
+/// the channel has taken so far.
 pub(crate) fn serve(
     link: &Link,
     opening: Opening,
     open: &Open<'_>,
     moved: &(dyn Fn(u64) + Sync),
+    drained: &Receiver<Infallible>,
 ) -> Result<(), Fault> {
     let source = Ranges {
         state: Mutex::new(Space::new()),
@@ -65,7 +69,7 @@ pub(crate) fn serve(
                         }
                     }
                 })?;
-                let result = converse(link, &source, open, &jobs, ended);
+                let result = converse(link, &source, open, &jobs, ended, drained);
                 while rest.try_recv().is_ok() {}
                 result
             })
@@ -79,13 +83,24 @@ fn converse(
     open: &Open<'_>,
     jobs: &Sender<Job>,
     ended: &Receiver<CarrierEnd>,
+    drained: &Receiver<Infallible>,
 ) -> Result<(), Fault> {
     let (mut next, mut taken) = (0_u32, 0_u32);
-    let mut ended = ended.clone();
+    let (mut ended, mut drained) = (ended.clone(), drained.clone());
+    let mut is_draining = false;
     let mut files = Files::default();
     loop {
+        if is_draining && taken == next {
+            link.report(&shutting_down());
+            return Ok(());
+        }
         let message = select! {
             recv(link.incoming()) -> message => message,
+            recv(drained) -> _ => {
+                is_draining = true;
+                drained = crossbeam_channel::never();
+                continue;
+            }
             recv(ended) -> end => match check_end(link, end.ok()) {
                 Err(fault) if fault.code == Code::PeerGone => return Ok(()),
                 result => {

@@ -3,6 +3,8 @@
 use std::io::IoSlice;
 use std::os::unix::fs::FileExt as _;
 
+use crossbeam_channel::never;
+
 use super::*;
 use crate::client::Range;
 use crate::session::ranges::{RANGE_MAX, REQUESTS_OPEN, serve};
@@ -40,7 +42,7 @@ fn ask(messages: &[Message]) -> (Vec<Message>, Fault) {
     std::thread::scope(|scope| {
         let server = scope.spawn(move || {
             let opening = Opening::ready(Arc::new(Counting(None)));
-            let served = serve(&far, opening, &open, &|_| {});
+            let served = serve(&far, opening, &open, &|_| {}, &never());
             if let Err(fault) = &served {
                 far.report(fault);
             }
@@ -231,7 +233,7 @@ fn a_file_that_changes_below_the_server_is_noticed() {
     std::thread::scope(|scope| {
         let server = scope.spawn(move || {
             let opening = Opening::ready(Arc::new(Counting(None)));
-            serve(&far, opening, &open, &|_| {})
+            serve(&far, opening, &open, &|_| {}, &never())
         });
         let stat = || {
             near.send(&Message::Stat(Stat { path: Vec::new() }))
@@ -257,6 +259,37 @@ fn a_file_that_changes_below_the_server_is_noticed() {
             panic!("not noticed");
         };
         assert_eq!(failed.code, Code::SourceChanged.number());
+        near.hang_up();
+        server.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_server_that_drains_serves_what_was_requested() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f");
+    std::fs::write(&path, "0123456789").unwrap();
+    let (near, far) = links();
+    let open = |_: &[u8]| Ok(File::open(&path).unwrap());
+    let (drain, drained) = unbounded();
+    std::thread::scope(|scope| {
+        let server = scope.spawn(move || {
+            let opening = Opening::ready(Arc::new(Counting(None)));
+            serve(&far, opening, &open, &|_| {}, &drained)
+        });
+        let stat = || {
+            near.send(&Message::Stat(Stat { path: Vec::new() }))
+                .unwrap();
+            assert!(matches!(near.receive().unwrap(), Message::Found(_)));
+        };
+        stat();
+        drop(drain);
+        stat();
+        near.send(&Message::Taken(Taken { before: 1 })).unwrap();
+        stat();
+        near.send(&Message::Taken(Taken { before: 3 })).unwrap();
+        let fault = near.receive().unwrap_err();
+        assert_eq!(fault.code, Code::ServerBusy, "{fault}");
         near.hang_up();
         server.join().unwrap().unwrap();
     });
