@@ -39,9 +39,9 @@ const PIECE: usize = 256 << 10;
 /// Opens a file or directory that the client names.
 pub(crate) type Open<'a> = dyn Fn(&[u8]) -> Result<File, Fault> + Sync + 'a;
 
-/// Serves attributes and ranges until the client leaves. Once the other end of `drained` is dropped,
-/// it ends the session when the client has no request open. `moved` gets how many bytes of ranges
-/// the channel has taken so far.
+/// Serves attributes and ranges until the client leaves. Once the other end of `drained` is
+/// dropped, it ends the session when the client has no request open. `moved` gets how many bytes of
+/// ranges the channel has taken so far.
 pub(crate) fn serve(
     link: &Link,
     opening: Opening,
