@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,17 +34,18 @@ def _home(tmp_path_factory):
 def server(tmp_path_factory, _home):
     root = tmp_path_factory.mktemp("served")
     command = [binary(), "serve", str(root), "--listen", "127.0.0.1:0", "--allow-insecure"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8")
-    port = None
-    for line in process.stderr:
-        if found := re.search(r"127\.0\.0\.1:(\d+)", line):
-            port = int(found[1])
-            break
-    assert port, "the server did not start"
+    # Not a pipe: nobody would read it, and the server waits until its log is written.
+    log = tmp_path_factory.mktemp("log") / "stderr"
+    with log.open("w") as stderr:
+        process = subprocess.Popen(command, stderr=stderr)
+    until = time.monotonic() + 20
+    while not (found := re.search(r"127\.0\.0\.1:(\d+)", log.read_text())):
+        assert process.poll() is None and time.monotonic() < until, "the server did not start"
+        time.sleep(0.02)
+    port = int(found[1])
     yield Server(root, port)
     # Sessions that read are open.
     process.kill()
-    process.stderr.close()
     process.wait()
 
 
