@@ -3,12 +3,15 @@
 import os
 import random
 import threading
+import types
+from concurrent.futures import Future
 
 import fsspec
 import pytest
 
-from longhaul import Cancelled, NotFoundError, RefusedError, SourceChangedError
-from longhaul.child import Child
+import longhaul
+from longhaul import NotFoundError, RefusedError, SourceChangedError, UnavailableError, UsageError
+from longhaul.child import Stat
 from longhaul.fs import HaulFileSystem
 
 from .conftest import OPTIONS
@@ -124,27 +127,96 @@ def test_put_and_get(server, fs, tmp_path):
     assert (tmp_path / "all/named").read_bytes() == b"content"
 
 
-def test_a_request_can_be_cancelled(server):
-    with open(server.root / "sparse", "wb") as file:
-        file.truncate(8 << 30)
-    child = Child(OPTIONS)
-    at = server.at("sparse")
-    future = child.read(at, child.stat(at), 0, 8 << 30)
-    assert future.cancel()
-    assert child.stat(at).size == 8 << 30
-    child.close()
-    # It is started again.
-    assert child.stat(at).kind == "file"
-    child.close()
-    os.remove(server.root / "sparse")
+def test_a_failed_part_is_requested_again_and_close_cancels(fs, content):
+    begun = []
+
+    class Flaky(HaulFileSystem):
+        def _read(self, path, stat, start, end):
+            future = super()._read(path, stat, start, end)
+            if len(begun) == 1:
+                future.cancel()
+                future = Future()
+                future.set_exception(UnavailableError("the session was lost"))
+            begun.append(future)
+            return future
+
+    flaky = Flaky(**fs.storage_options)
+    with flaky.open("data/f", block_size=1 << 20) as file:
+        assert file.read(1 << 20) == content[: 1 << 20]
+        with pytest.raises(UnavailableError):
+            file.read(1 << 20)
+        file.seek(1 << 20)
+        assert file.read() == content[1 << 20 :]
+    with flaky.open("data/f", block_size=1 << 20) as file:
+        file.read(1 << 20)
+        pending = Future()
+        file.cache._parts.append((1 << 20, 2 << 20, pending))
+    assert pending.cancelled()
 
 
-def test_a_child_that_ends_fails_its_requests(server):
-    child = Child(OPTIONS)
-    at = server.at("")
-    assert child.stat(at).kind == "directory"
-    child._process.kill()
-    child._process.wait()
-    assert child.stat(at).kind == "directory"
-    assert issubclass(Cancelled, OSError)
-    child.close()
+def test_ranges_of_missing_files_are_returned(server, fs, content):
+    paths = ["data/f", "data/none", "data/\udcff"]
+    found = fs.cat_ranges(paths, 0, 5)
+    assert found[0] == content[:5]
+    assert isinstance(found[1], NotFoundError) and isinstance(found[2], UsageError)
+    with pytest.raises(NotFoundError):
+        fs.cat_ranges(paths, 0, 5, on_error="raise")
+
+
+def test_the_attributes_of_many_files_are_in_flight_at_a_time(fs, monkeypatch):
+    asked, most = [], []
+
+    def begin_stat(at):
+        asked.append(Future())
+        if len(asked) == 50:
+            for future in asked:
+                future.set_exception(NotFoundError("none"))
+            most.append(len(asked))
+        return asked[-1]
+
+    monkeypatch.setattr(fs, "_child", types.SimpleNamespace(begin_stat=begin_stat))
+    fs.cat_ranges([f"data/{number}" for number in range(50)], 0, 5)
+    assert most == [50]
+
+
+def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
+    fs = HaulFileSystem(ssh="host", options=["--key", "none"], skip_instance_cache=True)
+    sent, asked = [], []
+
+    def put(source, target, options):
+        sent.append((os.path.basename(source), target))
+
+    def stat(at):
+        asked.append(at)
+        if at != "host:/":
+            raise NotFoundError(at)
+        return Stat("directory", 0, 0o755, 0, 0)
+
+    entry = {"path": "d", "kind": "directory", "size": 0, "mode": 0o755, "target": None}
+    entry |= {"modified_s": 0, "modified_ns": 0}
+    monkeypatch.setattr("longhaul.fs.put", put)
+    monkeypatch.setattr(fs, "_child", types.SimpleNamespace(stat=stat, ls=lambda at: [entry]))
+    (tmp_path / "x").write_bytes(b"content")
+    fs.put_file(str(tmp_path / "x"), "/f")
+    with fs.open("/g", "wb") as file:
+        file.write(b"content")
+    fs.mkdir("/d")
+    fs.put_file(str(tmp_path / "x"), "f")
+    assert sent == [("f", "host:/"), ("g", "host:/"), ("d", "host:/"), ("f", "host:")]
+    assert fs.ls("/", detail=False) == ["/d"]
+    assert asked == ["host:/d", "host:/"]
+
+
+def test_a_source_with_another_name_is_not_copied(server, fs, tmp_path, monkeypatch):
+    (tmp_path / "here").write_bytes(b"content")
+    monkeypatch.chdir(tmp_path)
+    targets = []
+
+    def put(source, target, options):
+        targets.append(os.path.islink(source))
+        return longhaul.put(source, target, options=options)
+
+    monkeypatch.setattr("longhaul.fs.put", put)
+    fs.put_file("here", "linked/named")
+    copied = server.root / "linked/named"
+    assert targets == [True] and copied.read_bytes() == b"content" and not copied.is_symlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -62,10 +61,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             name = f"[{host}]" if host and ":" in host else host
             self._host = f"haul://{name}:{port}/" if port else f"haul://{name}/"
         self._options = tuple(options)
-
-    @property
-    def _child(self) -> Child:
-        return _children.setdefault(self._options, Child(self._options))
+        self._child = _children.setdefault(self._options, Child(self._options))
 
     @classmethod
     def _strip_protocol(cls, path: Any) -> Any:
@@ -74,7 +70,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = os.fspath(path)
         if path.startswith("haul://"):
             path = path.removeprefix("haul://").partition("/")[2].lstrip("/")
-        return path.rstrip("/")
+        # By ssh, "/" is not the home directory, which is "".
+        return path.rstrip("/") or path[:1]
 
     @staticmethod
     def _get_kwargs_from_urls(urlpath: str) -> dict[str, Any]:
@@ -140,16 +137,21 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         on_error: str = "return",
         **kwargs: Any,
     ) -> list[Any]:
-        """Reads the ranges, all of them in flight at a time."""
-        stats = {path: self.stat(path) for path in dict.fromkeys(paths)}
+        """Reads the ranges: first all the attributes are in flight at a time, then all ranges."""
 
         def each(values: int | list[int | None] | None) -> list[int | None]:
             return values if isinstance(values, list) else [values] * len(paths)
 
-        futures = []
-        for path, start, end in zip(paths, each(starts), each(ends), strict=True):
-            low, high = _bounds(stats[path].size, start, end)
-            futures.append(self._read(path, stats[path], low, high))
+        def begin(path: str, start: int | None, end: int | None) -> Future[bytes]:
+            stat = Stat(**stats[path].result())
+            return self._read(path, stat, *_bounds(stat.size, start, end))
+
+        ranges = list(zip(paths, each(starts), each(ends), strict=True))
+        stats = {
+            path: _begun(self._child.begin_stat, self._at(self._strip_protocol(path)))
+            for path in dict.fromkeys(paths)
+        }
+        futures = [_begun(begin, *one) for one in ranges]
         return [_result(future, on_error) for future in futures]
 
     def _read(self, path: str, stat: Stat, start: int, end: int) -> Future[bytes]:
@@ -164,16 +166,13 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if os.path.isdir(lpath):
             return
         options = ["--no-replace", *self._options] if mode == "create" else self._options
-        parent, _, name = rpath.rpartition("/")
-        target = self._at(f"{parent}/" if parent else "")
+        parent, slash, name = rpath.rpartition("/")
+        target = self._at(parent + slash)
         with tempfile.TemporaryDirectory() as folder:
             if os.path.basename(lpath) != name:
-                # Files keep their names.
+                # `haul send` follows a link that is an operand, and sends the file by its name.
                 named = os.path.join(folder, name)
-                try:
-                    os.link(lpath, named)
-                except OSError:
-                    shutil.copy2(lpath, named)
+                os.symlink(os.path.realpath(lpath), named)
                 lpath = named
             put(lpath, target, options=options)
 
@@ -200,15 +199,14 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def mkdir(self, path: str, create_parents: bool = True, **kwargs: Any) -> None:
         path = self._strip_protocol(path)
-        parent, _, name = path.rpartition("/")
+        parent, slash, name = path.rpartition("/")
         if self.exists(path):
             raise FileExistsError(path)
         if parent and not create_parents and not self.exists(parent):
             raise FileNotFoundError(parent)
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, name))
-            target = self._at(f"{parent}/" if parent else "")
-            put(os.path.join(folder, name), target, options=self._options)
+            put(os.path.join(folder, name), self._at(parent + slash), options=self._options)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         if not (exist_ok and self.isdir(path)):
@@ -219,6 +217,16 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     low = 0 if start is None else start if start >= 0 else max(size + start, 0)
     high = size if end is None else end if end >= 0 else size + end
     return min(low, size), max(min(high, size), min(low, size))
+
+
+def _begun(begin: Callable[..., Future[Any]], *args: Any) -> Future[Any]:
+    """Begins a request; if that fails, the future raises."""
+    try:
+        return begin(*args)
+    except Exception as error:
+        failed: Future[Any] = Future()
+        failed.set_exception(error)
+        return failed
 
 
 def _result(future: Future[bytes], on_error: str) -> Any:
@@ -243,7 +251,7 @@ def _info(name: str, stat: Stat) -> dict[str, Any]:
 def _entry(parent: str, entry: dict[str, Any]) -> dict[str, Any]:
     kinds = {"hard_link": "file", "symlink": "link", "special": "other"}
     kind = kinds.get(entry["kind"], entry["kind"])
-    name = f"{parent}/{entry['path']}" if parent else entry["path"]
+    name = f"{parent.rstrip('/')}/{entry['path']}" if parent else entry["path"]
     info = {
         "name": name,
         "size": entry["size"] if kind == "file" else 0,
@@ -272,6 +280,14 @@ class _Reader(AbstractBufferedFile):  # type: ignore[misc]
     def _fetch_range(self, start: int, end: int) -> bytes:
         return self._begin(start, end).result()
 
+    def close(self) -> None:
+        if isinstance(self.cache, _ReadAhead):
+            self.cache.drop()
+        super().close()
+
+    def __del__(self) -> None:
+        """Cancels nothing: the collector may run in a thread that holds the child's lock."""
+
 
 class _ReadAhead(BaseCache):  # type: ignore[misc]
     """Requests more ahead with each read that goes on where the last one ended."""
@@ -282,6 +298,7 @@ class _ReadAhead(BaseCache):  # type: ignore[misc]
         super().__init__(blocksize, fetcher, size)
         self._begin = begin
         self._parts: list[tuple[int, int, Future[bytes]]] = []
+        self._owner = os.getpid()
         self._next: int | None = None
         self._ahead = 0
 
@@ -289,6 +306,9 @@ class _ReadAhead(BaseCache):  # type: ignore[misc]
         start, stop = _bounds(self.size, start, stop)
         if start >= stop:
             return b""
+        if self._owner != os.getpid():
+            # What was in flight at the fork is answered to the other process.
+            self._parts, self._owner = [], os.getpid()
         if start == self._next:
             self._ahead = min(max(2 * self._ahead, self.blocksize), _AHEAD_MAX)
         else:
@@ -296,7 +316,7 @@ class _ReadAhead(BaseCache):  # type: ignore[misc]
         self._next = stop
         self._parts = [part for part in self._parts if part[1] > start]
         if self._parts and self._parts[0][0] > start:
-            self._drop()
+            self.drop()
         have = self._parts[-1][1] if self._parts else start
         want = min(max(stop + self._ahead, start + _LEAST if have < stop else have), self.size)
         # What was not asked for may wait until a block of it is missing.
@@ -306,12 +326,18 @@ class _ReadAhead(BaseCache):  # type: ignore[misc]
                 self._parts.append((have, end, self._begin(have, end)))
                 have = end
         found = []
-        for begin, end, future in self._parts:
-            if begin < stop:
-                found.append(future.result()[max(start - begin, 0) : stop - begin])
+        try:
+            for begin, end, future in self._parts:
+                if begin < stop:
+                    found.append(future.result()[max(start - begin, 0) : stop - begin])
+        except BaseException:
+            # The next read requests them again.
+            self.drop()
+            raise
         return found[0] if len(found) == 1 else b"".join(found)
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
+        """Cancels the requests in flight."""
         for _, _, future in self._parts:
             future.cancel()
         self._parts = []
