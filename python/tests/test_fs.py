@@ -152,6 +152,12 @@ def test_a_failed_part_is_requested_again_and_close_cancels(fs, content):
         pending = Future()
         file.cache._parts.append((1 << 20, 2 << 20, pending))
     assert pending.cancelled()
+    with flaky.open("data/f", block_size=1 << 20) as file:
+        file.read(1 << 20)
+        failed = Future()
+        failed.set_exception(UnavailableError("of the process that forked"))
+        file.cache._parts, file.cache._owner = [(1 << 20, 2 << 20, failed)], 0
+        assert file.read(10) == content[1 << 20 :][:10]
 
 
 def test_ranges_of_missing_files_are_returned(server, fs, content):
