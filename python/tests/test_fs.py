@@ -47,7 +47,7 @@ def test_info_and_ls(fs, content):
     assert fs.info("")["type"] == "directory"
     assert fs.ls("data", detail=False) == ["data/f"]
     assert fs.ls("data/f", detail=False) == ["data/f"]
-    assert "data" in fs.ls("", detail=False)
+    assert "data" in fs.ls("", detail=False) and "/data" in fs.ls("/", detail=False)
     assert fs.exists("data/f") and not fs.exists("data/none")
     with pytest.raises(NotFoundError):
         fs.info("none")
@@ -194,7 +194,7 @@ def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
 
     def stat(at):
         asked.append(at)
-        if at != "host:/":
+        if at != "host:/.":
             raise NotFoundError(at)
         return Stat("directory", 0, 0o755, 0, 0)
 
@@ -210,7 +210,7 @@ def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
     fs.put_file(str(tmp_path / "x"), "f")
     assert sent == [("f", "host:/"), ("g", "host:/"), ("d", "host:/"), ("f", "host:")]
     assert fs.ls("/", detail=False) == ["/d"]
-    assert asked == ["host:/d", "host:/"]
+    assert asked == ["host:/d", "host:/."]
 
 
 def test_a_source_with_another_name_is_not_copied(server, fs, tmp_path, monkeypatch):

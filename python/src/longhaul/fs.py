@@ -79,7 +79,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return {name: found[name] for name in ("host", "port") if found.get(name)}
 
     def _at(self, path: str) -> str:
-        return self._host + path
+        # Attributes of "/" itself cannot be requested by ssh.
+        return self._host + ("/." if path == "/" else path)
 
     def stat(self, path: str) -> Stat:
         """Returns the attributes that `open` and `cat_file` rely on."""
@@ -167,7 +168,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return
         options = ["--no-replace", *self._options] if mode == "create" else self._options
         parent, slash, name = rpath.rpartition("/")
-        target = self._at(parent + slash)
+        target = self._host + parent + slash
         with tempfile.TemporaryDirectory() as folder:
             if os.path.basename(lpath) != name:
                 # `haul send` follows a link that is an operand, and sends the file by its name.
@@ -206,7 +207,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(parent)
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, name))
-            put(os.path.join(folder, name), self._at(parent + slash), options=self._options)
+            put(os.path.join(folder, name), self._host + parent + slash, options=self._options)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         if not (exist_ok and self.isdir(path)):
