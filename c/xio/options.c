@@ -164,8 +164,8 @@ globus_result_t attr_destroy(void *attr) {
   return GLOBUS_SUCCESS;
 }
 
-/* What would leave a connection without the protection that was asked for: by the options, or by the
- * environment of a server, because a client's options replace those of the server. */
+/* What would leave a connection without the protection that was asked for: by the options, or by
+ * the environment of a server, because a client's options replace those of the server. */
 static void check_protect(struct options *options) {
   const char *required = getenv("HAUL_XIO_PROTECT");
   if (options->wrong[0] != '\0') {

@@ -63,7 +63,11 @@ pub(crate) struct List {
     #[n(4)]
     pub(crate) ignore_files: bool,
     /// The client will remove entries. A server that does not let it refuses the listing.
-    #[cbor(n(5), skip_if = "crate::wire::is_unset", decode_with = "crate::wire::flag")]
+    #[cbor(
+        n(5),
+        skip_if = "crate::wire::is_unset",
+        decode_with = "crate::wire::flag"
+    )]
     pub(crate) deletes: bool,
 }
 

@@ -11,9 +11,9 @@ use crate::wire::Record;
 /// a share of so little delays nobody.
 const WINDOW_BULK: u64 = 1 << 20;
 
-/// From here on a window grows only if the application takes this part of it in a round trip: with
-/// pull, what was announced before, when the window was a quarter as large.
-const WINDOW_READ: u64 = 4 << 20;
+/// A larger one grows if the application takes this part of it in a round trip: with pull, what was
+/// announced before, when the window was a quarter as large. Behind the first step, when it was
+/// smaller still, that takes a round trip more.
 const READ_SHARE: u64 = 8;
 /// On shorter paths, threads and timers are the longer part of a round.
 const ROUND_NS_MIN: u64 = 1_000_000;
@@ -201,11 +201,12 @@ impl Rx {
         // The measured time may be slightly longer than the current one.
         let took_ns = now.since(since);
         if took_ns >= rtt_ns / 4 * 3 {
-            // A large window is of no use to an application that is slower.
+            // A large window is of no use to an application that is slower; without a round trip
+            // there is no telling.
             let round_ns = rtt_ns.max(ROUND_NS_MIN);
             let used = u128::from(self.released.saturating_sub(released)) * u128::from(round_ns);
             let least = u128::from(self.window / READ_SHARE) * u128::from(took_ns);
-            let is_read = self.window < WINDOW_READ || used >= least;
+            let is_read = rtt_ns == 0 || self.window < WINDOW_BULK || used >= least;
             self.mark = (now, self.announced, self.released);
             if is_limited && is_read && self.is_open() {
                 let growth = if self.window < WINDOW_BULK { 16 } else { 4 };
@@ -435,11 +436,11 @@ mod tests {
         assert_eq!(announce(&mut rx, 0, 8 << 10), 128 << 10);
         assert_eq!(announce(&mut rx, 61, 64 << 10), 2 << 20);
         assert_eq!(announce(&mut rx, 10, 1 << 20), 2 << 20);
-        assert_eq!(announce(&mut rx, 51, 1 << 20), 8 << 20);
-        assert_eq!(announce(&mut rx, 61, 4 << 10), 8 << 20);
-        // Nothing has been read.
-        assert_eq!(announce(&mut rx, 61, 4 << 20), 8 << 20);
+        // Little has been read.
+        rx.released = 128 << 10;
+        assert_eq!(announce(&mut rx, 51, 1 << 20), 2 << 20);
         rx.released = 1 << 20;
-        assert_eq!(announce(&mut rx, 61, 4 << 20), 32 << 20);
+        assert_eq!(announce(&mut rx, 61, 1 << 20), 8 << 20);
+        assert_eq!(announce(&mut rx, 61, 4 << 10), 8 << 20);
     }
 }

@@ -17,8 +17,7 @@ const PARTITION_FIRST: u64 = 1 << 10;
 const FREE_SHARE: u64 = 16;
 
 /// In the last region with free space, a connection that holds more than this leaves one part in
-/// [`KEPT_SHARE`] to those that hold less, who get partitions of the least size there: otherwise
-/// they would wait for acknowledgements of others.
+/// [`KEPT_SHARE`] to those that hold less: else they would wait for acknowledgements of others.
 const HEAVY: u64 = 64 << 10;
 const KEPT_SHARE: u64 = 16;
 
@@ -186,10 +185,7 @@ impl Ring {
         }
         if is_last {
             let part = self.room() / self.users.len() as u64;
-            // The part that is kept is for many.
-            let is_kept = !is_alone && self.room() <= self.region_bytes / KEPT_SHARE;
-            let most = if is_kept { 0 } else { part };
-            len = len.min(most.max(PARTITION_MIN));
+            len = len.min(part.max(PARTITION_MIN));
         }
         if is_last && held > HEAVY {
             // Also for a later connection.
