@@ -7,6 +7,7 @@ import time
 import pytest
 
 from longhaul import UnavailableError, UsageError
+from longhaul._binary import binary
 from longhaul.child import Child, Stat
 
 from .conftest import OPTIONS
@@ -76,7 +77,7 @@ def test_a_child_that_ends_in_a_message_fails_its_requests(child, fake, answer):
 
 
 def test_a_request_that_cannot_be_written_is_forgotten(child, fake, server, monkeypatch):
-    real = os.environ["HAUL_BINARY"]
+    real = binary()
     fake("head -c 1 > /dev/null; exec sleep 60 <&-")
     first = child.read("host:f", STAT, 0, 1)
     time.sleep(0.5)
