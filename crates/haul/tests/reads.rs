@@ -6,6 +6,8 @@
 )]
 
 use std::net::TcpListener;
+mod common;
+
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,9 +17,7 @@ use std::time::{Duration, Instant};
 use haul::channel::ChannelKind;
 use haul::client::{Config, Kind, Range, Reads, Stat};
 use haul::fault::{Code, Fault};
-use haul::server::{self, Root, Server};
-use haul_control::identity::{Identity, PeerIdentity, PrivateKey};
-use haul_control::trust::{ClientConfig, Rights, ServerConfig};
+use haul_control::trust::Rights;
 
 struct Place {
     config: Config,
@@ -31,35 +31,10 @@ impl Place {
         std::fs::create_dir_all(dir.path().join("served/d")).unwrap();
         std::fs::write(dir.path().join("outside"), "secret").unwrap();
         symlink("../outside", dir.path().join("served/link")).unwrap();
-        let rights = rights.clone();
-        let key = Identity::Key(PrivateKey::generate().unwrap());
-        let admission = Arc::new(move |_: &PeerIdentity| Ok(rights.clone()));
-        let control = ServerConfig::new(&[key], &[], admission).unwrap();
-        let config = server::Config {
-            listen: vec![([127, 0, 0, 1], 0).into()],
-            ..server::Config::new(Root::Directory(dir.path().join("served")), control)
-        };
-        let server = Server::bind(&config, Arc::new(|_| {})).unwrap();
-        let address = server.addresses().unwrap()[0];
-        let port = Arc::clone(server.port());
-        std::thread::spawn(|| server.run());
+        let (config, port) = common::serve(dir.path().join("served"), rights, false);
         let config = Config {
-            host: address.ip().to_string(),
-            port: address.port(),
             channel: ChannelKind::Udt,
-            streams: 1,
-            rate_bps: None,
-            congestion: None,
-            connect_timeout: Duration::from_secs(20),
-            dead_after: Duration::from_secs(20),
-            give_up_after: None,
-            control: ClientConfig::insecure().unwrap(),
-            sealed: true,
-            dialer: None,
-            access: None,
-            may_fall_back: false,
-            paths: None,
-            limit: None,
+            ..config
         };
         Self { config, port, dir }
     }

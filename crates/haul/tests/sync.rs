@@ -4,21 +4,18 @@
     reason = "these tests end at what they did not expect"
 )]
 
+mod common;
+
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::Duration;
 
-use haul::channel::ChannelKind;
 use haul::client::Config;
 use haul::fault::{Code, Fault};
 use haul::fs::entry::{self, Entry};
 use haul::fs::path::Relative;
 use haul::listing::client::{Found, Request, Session};
 use haul::listing::delete::Outcome;
-use haul::server::{self, Root, Server};
-use haul_control::identity::{Identity, PeerIdentity, PrivateKey};
-use haul_control::trust::{ClientConfig, Rights, ServerConfig};
+use haul_control::trust::Rights;
 
 /// A server with `served/tree` in it, and a file outside of it.
 struct Place {
@@ -41,36 +38,7 @@ impl Place {
             std::fs::write(at(name), "x").unwrap();
         }
         symlink(at("served/other"), at("served/tree/link")).unwrap();
-        let rights = rights.clone();
-        let key = Identity::Key(PrivateKey::generate().unwrap());
-        let admission = Arc::new(move |_: &PeerIdentity| Ok(rights.clone()));
-        let control = ServerConfig::new(&[key], &[], admission).unwrap();
-        let config = server::Config {
-            listen: vec![([127, 0, 0, 1], 0).into()],
-            read_only,
-            ..server::Config::new(Root::Directory(at("served")), control)
-        };
-        let server = Server::bind(&config, Arc::new(|_| {})).unwrap();
-        let address = server.addresses().unwrap()[0];
-        std::thread::spawn(|| server.run());
-        let config = Config {
-            host: address.ip().to_string(),
-            port: address.port(),
-            channel: ChannelKind::Tcp,
-            streams: 1,
-            rate_bps: None,
-            congestion: None,
-            connect_timeout: Duration::from_secs(20),
-            dead_after: Duration::from_secs(20),
-            give_up_after: None,
-            control: ClientConfig::insecure().unwrap(),
-            sealed: false,
-            dialer: None,
-            access: None,
-            may_fall_back: false,
-            paths: None,
-            limit: None,
-        };
+        let (config, _) = common::serve(at("served"), rights, read_only);
         Self { config, dir }
     }
 
