@@ -24,7 +24,7 @@ use crate::compare::runner::{Runner, Stop};
 use crate::compare::start;
 use crate::out::{self, Out};
 use crate::report::Report;
-use crate::scenario::unit::Span;
+use crate::scenario::unit::{Span, probability};
 use crate::usage::Usage;
 use bench::{Bench, Way};
 use haul_report::machine;
@@ -44,7 +44,7 @@ pub struct GatewaysArgs {
     #[arg(long, value_parser = Span::parse, value_delimiter = ',', value_name = "TIME,…")]
     pub rtts: Vec<Span>,
     /// Loss rates [default: 0,1e-4; with --quick 1e-4]
-    #[arg(long, value_delimiter = ',', value_name = "RATE,…")]
+    #[arg(long, value_parser = probability, value_delimiter = ',', value_name = "RATE,…")]
     pub losses: Vec<f64>,
     /// Rate of the path
     #[arg(long, value_name = "RATE", default_value = "300Mbit")]

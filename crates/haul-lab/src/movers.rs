@@ -31,7 +31,7 @@ use crate::compare::programs::Programs;
 use crate::compare::runner::{Runner, Stop};
 use crate::compare::start;
 use crate::out::{self, Out};
-use crate::scenario::unit::{Rate, Span};
+use crate::scenario::unit::{Rate, Span, probability};
 use crate::usage::Usage;
 use record::{About, Cell, Journal, Outcome, Run};
 pub use sets::Set;
@@ -46,7 +46,7 @@ pub struct MoversArgs {
     #[arg(long)]
     pub quick: bool,
     /// Share of the sets' sizes, 1 is whole [default: 0.01; with --quick 0.0005]
-    #[arg(long, value_name = "SHARE")]
+    #[arg(long, value_parser = scale, value_name = "SHARE")]
     pub scale: Option<f64>,
     /// Sets [default: all; with --quick tiny,sparse,climate]
     #[arg(long, value_delimiter = ',', value_name = "SET,…")]
@@ -55,7 +55,7 @@ pub struct MoversArgs {
     #[arg(long, value_parser = Span::parse, value_delimiter = ',', value_name = "TIME,…")]
     pub rtts: Vec<Span>,
     /// Loss rates [default: 0,1e-4,1e-3; with --quick 1e-4]
-    #[arg(long, value_delimiter = ',', value_name = "RATE,…")]
+    #[arg(long, value_parser = probability, value_delimiter = ',', value_name = "RATE,…")]
     pub losses: Vec<f64>,
     /// Only the cells in which something is required
     #[arg(long)]
@@ -101,10 +101,6 @@ pub struct MoversArgs {
 pub fn movers(args: &MoversArgs) -> Result<ExitCode> {
     let movers = Mover::named(&args.movers).map_err(Usage)?;
     let scale = args.scale.unwrap_or(if args.quick { 0.0005 } else { 0.01 });
-    ensure!(
-        scale > 0.0 && scale <= 10.0,
-        Usage(format!("--scale {scale}: give a share above 0, at most 10"))
-    );
     let cells = cells(args);
     let signals = start()?;
     let runner = Runner {
@@ -225,6 +221,14 @@ fn said(run: &Run) -> String {
         Outcome::Failed(why) => format!("failed: {why}"),
         Outcome::NotRun(why) => format!("not run: {why}"),
     }
+}
+
+/// Reads the share of the sets' sizes.
+fn scale(text: &str) -> Result<f64, String> {
+    let scale = text.parse().ok();
+    scale
+        .filter(|scale| *scale > 0.0 && *scale <= 10.0)
+        .ok_or_else(|| "give a share above 0, at most 10".to_owned())
 }
 
 /// Every set on every path, those with a bar first.

@@ -10,6 +10,8 @@ use haul_bench::plan::DEPTH_MAX;
 use super::path::{Connect, Engine, ServerArgs};
 use super::rdma::size;
 use super::transfer::OutputArgs;
+use haul_report::quantity::Probability;
+
 use crate::quantity::{duration, rate, short_time};
 
 #[derive(Debug, Args)]
@@ -279,13 +281,9 @@ pub(crate) struct Report {
 
 /// A share between 0 and 1.
 fn share(text: &str) -> Result<f64, String> {
-    let (number, factor) = match text.strip_suffix('%') {
-        Some(percent) => (percent.trim(), 0.01),
-        None => (text, 1.0),
-    };
-    let share = number.parse::<f64>().ok().map(|share| share * factor);
+    let share = Probability::parse(text).ok().map(|share| share.0);
     share
-        .filter(|share| (0.0..1.0).contains(share))
+        .filter(|share| *share < 1.0)
         .ok_or_else(|| "give a share of packets from 0 to 1, like 1e-4 or 0.1%".into())
 }
 

@@ -4,6 +4,14 @@ pub use haul_report::quantity::{Probability, Rate, Size, Span};
 use haul_report::quantity::{multiple, text_or_number};
 use serde::{Deserialize, Deserializer};
 
+/// Reads a probability of the command line.
+///
+/// # Errors
+/// What is wrong with the text.
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
+    Probability::parse(text).map(|probability| probability.0)
+}
+
 /// The size of a queue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum QueueSize {
