@@ -180,7 +180,7 @@ pub enum Limit {
     Share,
     /// The path: applications have more to send than it carries.
     Path,
-    /// The receiving applications: their socket buffers are full, and nobody else receives.
+    /// The receiving applications: their socket buffers are full, and no other receives.
     Sink,
     /// The next segment, which does not take the arrived data.
     Next,

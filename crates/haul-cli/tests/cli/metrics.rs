@@ -89,7 +89,13 @@ fn a_server_serves_its_counts_as_openmetrics() {
         )
     };
     assert_eq!((failed("put"), failed("get")), (Some(0.0), Some(1.0)));
-    let mut parser = Command::new("python3");
+    // Debian's modules are those of its own Python, which may not be the first of PATH.
+    let debian = "/usr/bin/python3";
+    let python = match std::path::Path::new(debian).exists() {
+        true => debian,
+        false => "python3",
+    };
+    let mut parser = Command::new(python);
     parser.args(["-c", PARSE]).stdin(Stdio::piped());
     parser.stdout(Stdio::piped()).stderr(Stdio::piped());
     let Ok(mut parser) = parser.spawn() else {
