@@ -64,3 +64,9 @@ def test_a_cancelled_transfer_ends_as_an_interrupted_one(server, tmp_path):
         longhaul.put(tmp_path / "large", server.at("c/"), cancel=cancel, options=slow)
     assert caught.value.code == "interrupted"
     assert not (server.root / "c/large").exists()
+
+
+def test_a_program_that_cannot_be_run_is_named(monkeypatch, tmp_path):
+    monkeypatch.setenv("HAUL_BINARY", str(tmp_path / "none"))
+    with pytest.raises(longhaul.HaulError, match="HAUL_BINARY is .*none"):
+        longhaul.ls("haul://127.0.0.1:1/")
