@@ -7,6 +7,7 @@
     reason = "who attacks has sockets of its own, and what is not there where it must be fails the test"
 )]
 
+#[path = "all/common/mod.rs"]
 mod common;
 
 use std::collections::HashSet;

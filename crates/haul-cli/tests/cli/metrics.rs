@@ -1,6 +1,6 @@
 //! The metrics of `haul serve`, as a scraper sees them.
 
-#[path = "../../../haul-gateway/tests/common/openmetrics.rs"]
+#[path = "../../../haul-gateway/tests/all/common/openmetrics.rs"]
 mod openmetrics;
 
 use std::io::{Read as _, Write as _};

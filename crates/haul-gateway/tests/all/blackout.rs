@@ -7,8 +7,6 @@
     reason = "what is not there where it must be fails the test; programs are threads with sockets, and the path is the kernel's"
 )]
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd as _;
@@ -17,7 +15,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{KINDS, Lines, echo_server, pattern, start};
+use crate::common::{KINDS, Lines, echo_server, pattern, start};
 use haul_gateway::Gateway;
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;

@@ -6,18 +6,15 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
-#[path = "common/browser.rs"]
-mod browser;
-mod common;
-#[path = "common/openmetrics.rs"]
-mod openmetrics;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{connect, echo_server, entry_gateway, exit_gateway, pattern, wait_until};
+use crate::common::{
+    self, browser, connect, echo_server, entry_gateway, exit_gateway, gate, openmetrics, pattern,
+    wait_until,
+};
 use haul_gateway::{Config, Gateway};
 use serde_json::Value;
 
@@ -329,7 +326,7 @@ fn the_page_shows_a_session_in_a_real_browser() {
 #[test]
 fn the_page_shows_when_a_suspended_session_ends() {
     let (far, _) = exit_gateway("");
-    let (gate, by) = common::gate::Gate::before(far.listen_addr().unwrap());
+    let (gate, by) = gate::Gate::before(far.listen_addr().unwrap());
     let route = format!("channels = ['tcp']\n[session]\nhold = 900\noutage = 900\n{ADMIN}");
     let (near, lines) = entry_gateway(&[by], echo_server(), &route);
     let mut stream = connect(near.listener_addrs()[0]);

@@ -6,15 +6,12 @@
     reason = "what is not there where it must be fails the test; programs have sockets of their own"
 )]
 
-mod common;
-#[path = "../../haul-io/tests/own_network/mod.rs"]
-mod own_network;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use common::{connect, echo, echo_server, entry_gateway, serve, start};
+use crate::common::{connect, echo, echo_server, entry_gateway, serve, start};
+use crate::own_network;
 use haul_gateway::{Gateway, raise_open_files};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,7 +39,7 @@ const OTHER: &str = "10.9.9.9";
 #[test]
 fn idle_sessions_keep_no_other_out() {
     let setup = format!("ip link set lo up && ip address add {OTHER}/32 dev lo");
-    own_network::run_ignored("beside_idle_sessions", &setup);
+    own_network::run_ignored("crowd::beside_idle_sessions", &setup);
 }
 
 #[test]

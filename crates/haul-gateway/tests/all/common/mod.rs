@@ -9,7 +9,9 @@
     reason = "each test uses its part of it"
 )]
 
+pub mod browser;
 pub mod gate;
+pub mod openmetrics;
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

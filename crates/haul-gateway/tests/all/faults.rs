@@ -6,8 +6,6 @@
     reason = "what is not there where it must be fails the test; programs are threads with sockets"
 )]
 
-mod common;
-
 use std::collections::VecDeque;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -16,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::gate::Gate;
-use common::{
+use crate::common::gate::Gate;
+use crate::common::{
     KINDS, connect, echo_server, entry_gateway, exchange, exchange_past, exit_gateway, pattern,
     start, wait_until,
 };

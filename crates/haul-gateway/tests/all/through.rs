@@ -1,11 +1,9 @@
 //! Connections through gateways, as applications see them.
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 
-use common::{
-    KINDS, assert_reset, connect, echo_server, entry_gateway, exchange, exit_gateway, pattern,
+use crate::common::{
+    self, KINDS, assert_reset, connect, echo_server, entry_gateway, exchange, exit_gateway, pattern,
 };
 
 #[test]

@@ -8,8 +8,6 @@
     reason = "what stands between gateways here is a program of the test's; what is not there where it must be fails it"
 )]
 
-mod common;
-
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -19,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use common::{connect, echo_server, entry_gateway, exchange, pattern, start};
+use crate::common::{self, connect, echo_server, entry_gateway, exchange, pattern, start};
 use haul_gateway::config::ChannelKind;
 use haul_gateway::{Cause, Gateway};
 use haul_io::netns::NetNs;

@@ -6,14 +6,14 @@
     reason = "what is not there where it must be fails the test; the patience is a program's"
 )]
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::gate::Gate;
-use common::{connect, echo, echo_server, entry_gateway, exit_gateway, pattern, start, wait_until};
+use crate::common::gate::Gate;
+use crate::common::{
+    connect, echo, echo_server, entry_gateway, exit_gateway, pattern, start, wait_until,
+};
 use haul_gateway::{Cause, Gateway};
 
 const PATIENCE: Duration = Duration::from_secs(20);

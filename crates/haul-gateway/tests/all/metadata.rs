@@ -5,12 +5,10 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
-use common::{Lines, connect, echo_server, exit_gateway, start, wait_until};
+use crate::common::{Lines, connect, echo_server, exit_gateway, start, wait_until};
 use haul_gateway::{Config, Gateway};
 use serde_json::{Value, json};
 

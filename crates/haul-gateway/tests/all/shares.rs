@@ -5,15 +5,13 @@
     reason = "programs at the edges are like any others, rates are octets of real time, and what is not there fails the test"
 )]
 
-mod common;
-
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{connect, exit_gateway, serve, start, wait_until};
+use crate::common::{connect, exit_gateway, serve, start, wait_until};
 use haul_gateway::Gateway;
 
 /// Bytes that connections have brought.

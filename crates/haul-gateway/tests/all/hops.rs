@@ -4,14 +4,12 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
-
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use common::{echo_server, entry_gateway, start};
+use crate::common::{echo_server, entry_gateway, start};
 use haul_gateway::{Cause, Gateway, Refusal};
 
 const CHANNEL: &str = "[[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n";

@@ -1,10 +1,8 @@
 //! Paths that sessions ask of the network, here and at gateways on the way.
 
-mod common;
-
 use std::path::Path;
 
-use common::{connect, echo_server, exchange, pattern, start, wait_until};
+use crate::common::{self, connect, echo_server, exchange, pattern, start, wait_until};
 use haul_gateway::{Config, Gateway};
 
 /// A program for [path] that writes its requests to `log`, and prints `up` or `down` once `gate`

@@ -4,12 +4,10 @@
     reason = "what is not there where it must be fails the test"
 )]
 
-mod common;
-
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use common::{Filed, Lines, assert_reset, connect, echo_server, exchange, pattern, start};
+use crate::common::{Filed, Lines, assert_reset, connect, echo_server, exchange, pattern, start};
 use haul_gateway::Gateway;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 

@@ -5,17 +5,16 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use haul_gateway::Gateway;
 
-use common::gate::Gate;
-use common::{
-    Filed, assert_reset, connect, echo, echo_server, exchange, exit_gateway, pattern, wait_until,
+use crate::common::gate::Gate;
+use crate::common::{
+    self, Filed, assert_reset, connect, echo, echo_server, exchange, exit_gateway, pattern,
+    wait_until,
 };
 
 /// A forwarding listener to `to`, at `listen`.

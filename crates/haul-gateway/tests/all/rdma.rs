@@ -10,8 +10,6 @@
     reason = "what is not there where it must be fails the test; lengths are small; a receiver is slow on purpose; a gateway is a process, its control connection goes through a gate"
 )]
 
-mod common;
-
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -19,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use common::{Filed, Lines, device, pattern, start, wait_until};
+use crate::common::{Filed, Lines, device, pattern, start, wait_until};
 use haul_gateway::Gateway;
 use haul_gateway::config::ChannelKind;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
@@ -288,7 +286,12 @@ const LISTENS: &str = "listens at ";
 impl Process {
     fn start(listen: &str) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "--ignored", "--nocapture", "a_far_gateway_runs"])
+            .args([
+                "--exact",
+                "--ignored",
+                "--nocapture",
+                "rdma::a_far_gateway_runs",
+            ])
             .env(LISTEN, listen)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

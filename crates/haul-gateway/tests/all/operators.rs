@@ -6,15 +6,15 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
-mod common;
-
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::{connect, echo_server, entry_gateway, exit_gateway, serve, start, wait_until};
+use crate::common::{
+    self, connect, echo_server, entry_gateway, exit_gateway, gate, serve, start, wait_until,
+};
 use haul_gateway::{Config, Gateway, Level, Log};
 use serde_json::Value;
 
@@ -345,7 +345,7 @@ fn a_far_gateway_has_room_for_more_than_eight_sessions_and_gets_back_what_they_u
 #[test]
 fn new_connections_go_to_another_gateway_while_a_session_is_suspended() {
     let ((first, _), (second, _)) = (exit_gateway(""), exit_gateway(""));
-    let (gate, by) = common::gate::Gate::before(first.listen_addr().unwrap());
+    let (gate, by) = gate::Gate::before(first.listen_addr().unwrap());
     let or = second.listen_addr().unwrap();
     let route = format!("or_via = [['{or}']]\nchannels = ['tcp']\n{ADMIN}");
     let (near, lines) = entry_gateway(&[by], echo_server(), &route);

@@ -7,12 +7,6 @@
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
 
-#[path = "common/browser.rs"]
-mod browser;
-mod common;
-#[path = "common/openmetrics.rs"]
-mod openmetrics;
-
 use std::collections::HashMap;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -20,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{connect, serve, start, wait_until};
+use crate::common::openmetrics::Samples;
+use crate::common::{browser, connect, openmetrics, serve, start, wait_until};
 use haul_gateway::Gateway;
 use haul_gateway::config::ChannelKind;
-use openmetrics::Samples;
 use serde_json::Value;
 
 /// The rate of the sending session's class.
