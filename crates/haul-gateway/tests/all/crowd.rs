@@ -10,7 +10,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::common::{connect, echo, echo_server, entry_gateway, serve, start};
+use crate::common::{Lines, connect, echo, echo_server, entry_gateway, serve, start};
 use crate::own_network;
 use haul_gateway::{Gateway, raise_open_files};
 
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SESSION_MIB: u64 = 8;
 
 /// A gateway at which sessions of anybody end, with memory for so many, and its port.
-fn exit(sessions: u64) -> (Gateway, common::Lines, u16) {
+fn exit(sessions: u64) -> (Gateway, Lines, u16) {
     let memory = SESSION_MIB * sessions + 1;
     let (gateway, lines) = start(&format!(
         "name = 'exit'\nlisten = '0.0.0.0:0'\nanonymous = true\nexit = ['127.0.0.0/8']\nring = '4MiB'\nmemory = '{memory}MiB'\n\

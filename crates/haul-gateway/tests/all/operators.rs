@@ -7,7 +7,7 @@
 )]
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -312,29 +312,26 @@ fn a_far_gateway_has_room_for_more_than_eight_sessions_and_gets_back_what_they_u
     };
     let all: Vec<_> = (0..9).map(|_| open()).collect();
     assert_eq!(far.memory_left(), (256 - 9 * 16) << 20);
-    // Bytes that the far application does not take fill ring and arena.
-    let silent = serve(|stream| {
-        let mut end = vec![0; 1 << 20];
-        std::thread::sleep(Duration::from_secs(3));
-        while (&stream).read(&mut end).is_ok_and(|count| count > 0) {}
+    // A far application that takes bytes by fits and starts makes a ring larger.
+    let slow = serve(|stream| {
+        let mut block = vec![0; 8 << 20];
+        while (&stream).read_exact(&mut block).is_ok() {
+            std::thread::sleep(Duration::from_millis(50));
+        }
     });
     let (near, _) = start(&format!(
         "name = 'busy'\nanonymous = true\nmemory = '128MiB'\n[[listener]]\nkind = 'forward'\nlisten = '127.0.0.1:0'\n\
-         to = '{silent}'\n[[route]]\nto = ['*']\nvia = ['{at}']\nchannels = ['tcp']\n"
+         to = '{slow}'\n[[route]]\nto = ['*']\nvia = ['{at}']\nchannels = ['tcp']\n"
     ));
-    let stream: TcpStream = connect(near.listener_addrs()[0]);
-    stream
-        .set_write_timeout(Some(Duration::from_secs(2)))
-        .unwrap();
-    let mut writer = &stream;
+    let stream = connect(near.listener_addrs()[0]);
+    let has_grown = || near.memory_left() < (128 - 16) << 20;
     let block = vec![7; 1 << 20];
-    let mut sent = 0;
-    while sent < 64 && writer.write_all(&block).is_ok() {
-        sent += 1;
+    for _ in 0..2_000 {
+        if !has_grown() {
+            (&stream).write_all(&block).unwrap();
+        }
     }
-    wait_until("more memory in use", || {
-        near.memory_left() < (128 - 16) << 20
-    });
+    assert!(has_grown());
     drop(stream);
     wait_until("memory returned", || {
         near.memory_left() == (128 - 16) << 20 && far.memory_left() == (256 - 10 * 16) << 20

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::gate::Gate;
 use crate::common::{
-    connect, echo, echo_server, entry_gateway, exit_gateway, pattern, start, wait_until,
+    Lines, connect, echo, echo_server, entry_gateway, exit_gateway, pattern, start, wait_until,
 };
 use haul_gateway::{Cause, Gateway};
 
@@ -30,7 +30,7 @@ fn middle(name: &str) -> (Gateway, SocketAddr) {
 
 /// A near gateway, whose sessions to the far one pass through the first gateway between, else
 /// through the second.
-fn around(route: &str) -> (Gateway, common::Lines, [Gateway; 3]) {
+fn around(route: &str) -> (Gateway, Lines, [Gateway; 3]) {
     let (near, lines, gateways, ()) = behind(|at| ((), at), route);
     (near, lines, gateways)
 }
@@ -39,7 +39,7 @@ fn around(route: &str) -> (Gateway, common::Lines, [Gateway; 3]) {
 fn behind<T>(
     before: impl FnOnce(SocketAddr) -> (T, SocketAddr),
     route: &str,
-) -> (Gateway, common::Lines, [Gateway; 3], T) {
+) -> (Gateway, Lines, [Gateway; 3], T) {
     let (far, _) = exit_gateway("");
     let last = far.listen_addr().unwrap();
     let ((first, at), (second, other)) = (middle("first"), middle("second"));
