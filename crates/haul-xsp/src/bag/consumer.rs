@@ -196,12 +196,16 @@ pub struct Consumer {
     /// Connections whose credit waits for memory.
     hungry: VecDeque<ConnId>,
     grants: VecDeque<(Grant, Option<Key>)>,
+    /// So many of them, from the front, have keys; perhaps more.
+    keyed: usize,
     /// Extents given back whose keys the peer has.
     closed: VecDeque<(u64, u64)>,
     credits: BTreeSet<ConnId>,
     /// No data channel is up, so credit cannot wait for keys (push).
     is_channelless: bool,
     acked_conns: BTreeSet<ConnId>,
+    /// Connections that may be done, settled or quiet.
+    touched: Vec<ConnId>,
     nacks: VecDeque<(SlabSeq, u16, Vec<u16>)>,
     ack_due: bool,
     pacer: Pacer,
@@ -244,10 +248,12 @@ impl Consumer {
             unread: BTreeSet::new(),
             hungry: VecDeque::new(),
             grants: VecDeque::new(),
+            keyed: 0,
             closed: VecDeque::new(),
             credits: BTreeSet::new(),
             is_channelless: false,
             acked_conns: BTreeSet::new(),
+            touched: Vec::new(),
             nacks: VecDeque::new(),
             ack_due: false,
             pacer: Pacer::new(),
@@ -299,7 +305,7 @@ impl Consumer {
         self.give(rx.extents());
         self.credits.remove(&conn);
         self.acked_conns.remove(&conn);
-        self.grants.retain(|(grant, _)| grant.conn != conn);
+        self.drop_grants(|grant| grant.conn == conn);
     }
 
     fn give(&mut self, extents: impl Iterator<Item = (u64, u64)>) {
@@ -308,8 +314,7 @@ impl Consumer {
             if self.config.mode == Mode::Push {
                 self.closed.push_back((at, len));
                 // Inline data has used it up before its memory was opened.
-                self.grants
-                    .retain(|(grant, _)| grant.len == 0 || grant.at != at);
+                self.drop_grants(|grant| grant.len > 0 && grant.at == at);
             }
         }
         self.feed();
@@ -681,6 +686,7 @@ impl Consumer {
         if let Some(rx) = rx {
             rx.gets -= 1;
         }
+        self.touch(conn);
         if is_placed {
             self.estimate_arrival(now, u64::from(len));
         }
@@ -856,6 +862,7 @@ impl Consumer {
             {
                 self.readable.push_back(record.conn);
             }
+            self.touch(record.conn);
         }
         self.settle_revoked(seq);
         Ok(())
@@ -890,8 +897,11 @@ impl Consumer {
             .get_mut(&conn)
             .filter(|rx| !rx.discarded)?
             .read(most);
-        if matches!(read, Some(Read::End(_))) && self.acknowledge {
-            self.acked_conns.insert(conn);
+        if matches!(read, Some(Read::End(_))) {
+            self.touched.push(conn);
+            if self.acknowledge {
+                self.acked_conns.insert(conn);
+            }
         }
         read
     }
@@ -931,6 +941,7 @@ impl Consumer {
         if self.acknowledge {
             self.acked_conns.insert(conn);
         }
+        self.touch(conn);
         self.give(freed.into_iter());
         self.grant(conn);
     }

@@ -137,6 +137,8 @@ pub struct Producer {
     /// Counts attempts at slabs, to distinguish writes of an old one.
     attempts: u64,
     released: VecDeque<(ConnId, u64, Place)>,
+    /// Connections that may be done ([`Self::is_done`]).
+    touched: Vec<ConnId>,
     rtt_ns: u64,
     /// Of writes (push).
     pacer: Pacer,
@@ -185,6 +187,7 @@ impl Producer {
             retired: VecDeque::new(),
             attempts: 0,
             released: VecDeque::new(),
+            touched: Vec::new(),
             rtt_ns: 0,
             pacer: Pacer::new(),
             put_bytes_max: u64::MAX,
@@ -363,6 +366,12 @@ impl Producer {
             Some(_) => tx.end_packed && tx.end_acked,
             None => false,
         })
+    }
+
+    /// Returns the connections whose slabs were acknowledged since the last call, of those whose
+    /// stream has ended.
+    pub(crate) fn take_touched(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.touched)
     }
 
     /// The far end has closed its receiving side of the stream.
@@ -753,6 +762,9 @@ impl Producer {
                 tx.in_slabs = tx.in_slabs.saturating_sub(1);
                 tx.unacked = tx.unacked.saturating_sub(record.len.into());
                 tx.end_acked |= record.fin || record.reset.is_some() || is_revoked;
+                if tx.end.is_some() {
+                    self.touched.push(record.conn);
+                }
                 let end = record.end();
                 while tx
                     .grants

@@ -487,6 +487,13 @@ impl Session {
         Ok(())
     }
 
+    /// Reports what [`Self::pass_delivered`] has noted.
+    pub(super) fn poll_acked(&mut self) -> Option<Pdu> {
+        let (conn, delivered) = self.acked.pop_first()?;
+        self.ending.insert(conn);
+        Some(Pdu::ConnAcked { conn, delivered })
+    }
+
     // Outcomes of connections.
 
     /// Removes connections whose directions have both ended.
@@ -494,14 +501,21 @@ impl Session {
         while let Some(conn) = self.consumer.poll_readable() {
             self.events.push_back(Event::Readable(conn));
         }
-        let ending = self.ending.iter().copied();
-        let over: Vec<ConnId> = ending.filter(|conn| self.is_over(*conn)).collect();
-        for conn in over {
+        self.ending.extend(self.producer.take_touched());
+        self.ending.extend(self.consumer.take_touched());
+        for conn in std::mem::take(&mut self.ending) {
+            if !self.is_over(conn) {
+                continue;
+            }
             if self.conns.contains_key(&conn) {
                 self.events.push_back(Event::ConnClosed(conn));
             }
             self.forget(conn);
         }
+        debug_assert!(
+            !self.conns.keys().any(|conn| self.is_over(*conn)),
+            "a connection that is over was not looked at"
+        );
     }
 
     /// Whether both directions have ended. An unknown connection has.

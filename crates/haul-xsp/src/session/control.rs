@@ -637,6 +637,7 @@ impl Session {
         self.sync(conns, true)?;
         self.producer.restart();
         self.consumer.restart();
+        self.ending.extend(self.conns.keys());
         self.events.push_back(Event::Resumed { anew: true });
         Ok(())
     }

@@ -488,10 +488,9 @@ impl Session {
         if !is_open {
             return None;
         }
-        let acked = |(conn, delivered)| Pdu::ConnAcked { conn, delivered };
         let pdu = self
             .poll_metadata()
-            .or_else(|| self.acked.pop_first().map(acked))
+            .or_else(|| self.poll_acked())
             .or_else(|| self.consumer.poll_pdu())
             .or_else(|| self.producer.poll_pdu(now));
         match pdu {

@@ -92,4 +92,13 @@ impl Consumer {
             }
         }
     }
+
+    /// Forgets grants that the peer does not have yet.
+    pub(super) fn drop_grants(&mut self, is_void: impl Fn(&Grant) -> bool) {
+        let before = self.grants.len();
+        self.grants.retain(|(grant, _)| !is_void(grant));
+        if self.grants.len() < before {
+            self.keyed = 0;
+        }
+    }
 }

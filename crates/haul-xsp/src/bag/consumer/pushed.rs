@@ -19,10 +19,13 @@ impl Consumer {
 
     /// Memory to be opened to the peer (push): give its key with [`Self::granted`].
     pub fn poll_grant(&mut self) -> Option<Grant> {
-        self.grants
-            .iter()
-            .find(|(_, key)| key.is_none())
-            .map(|(grant, _)| *grant)
+        while let Some((grant, key)) = self.grants.get(self.keyed) {
+            if key.is_none() {
+                return Some(*grant);
+            }
+            self.keyed += 1;
+        }
+        None
     }
 
     /// Memory that the peer may not write any more (push): offset in the arena and bytes. Its key
@@ -39,7 +42,8 @@ impl Consumer {
 
     /// Sets the key of a grant from [`Self::poll_grant`].
     pub fn granted(&mut self, grant: &Grant, key: Key) {
-        if let Some((_, slot)) = self.grants.iter_mut().find(|(known, _)| known == grant) {
+        let mut others = self.grants.iter_mut().skip(self.keyed);
+        if let Some((_, slot)) = others.find(|(known, _)| known == grant) {
             *slot = Some(key);
         }
     }
@@ -135,6 +139,7 @@ impl Consumer {
                     rx.gets.saturating_sub(1)
                 };
             }
+            self.touch(conn);
         }
     }
 }

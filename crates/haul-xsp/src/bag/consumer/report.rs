@@ -20,6 +20,7 @@ impl Consumer {
             return Some(Pdu::ConnCredit { conn, credit });
         }
         if let Some(conn) = self.acked_conns.pop_first() {
+            self.touched.push(conn);
             let (delivered, ended) = self.delivered(conn)?;
             return Some(Pdu::ConnAcked {
                 conn,
@@ -35,6 +36,7 @@ impl Consumer {
             && let Some((grant, Some(key))) = self.grants.front().copied()
         {
             self.grants.pop_front();
+            self.keyed = self.keyed.saturating_sub(1);
             records.push(Record {
                 conn: grant.conn,
                 offset: grant.offset,
@@ -69,6 +71,20 @@ impl Consumer {
             window_slabs: self.config.window_slabs,
             others: others.collect(),
         }
+    }
+
+    /// Notes that an ended stream has got on. Of others nothing is waited for.
+    pub(super) fn touch(&mut self, conn: ConnId) {
+        if self.conns.get(&conn).is_some_and(|rx| rx.end.is_some()) {
+            self.touched.push(conn);
+        }
+    }
+
+    /// Returns the connections for which [`Self::is_done`], [`Self::is_settled`],
+    /// [`Self::is_quiet`], [`Self::owes_ack`] or [`Self::delivered`] may have changed since the
+    /// last call, of those whose stream has ended.
+    pub(crate) fn take_touched(&mut self) -> Vec<ConnId> {
+        std::mem::take(&mut self.touched)
     }
 
     // Suspend and resume.
@@ -120,6 +136,7 @@ impl Consumer {
                     self.credits.extend(self.conns.keys());
                 }
                 self.grants.clear();
+                self.keyed = 0;
                 for (conn, rx) in &self.conns {
                     let grants = rx.open_extents().map(|(offset, at, len)| {
                         (
