@@ -91,6 +91,8 @@ struct Edge {
 pub(crate) struct Edges {
     edges: HashMap<ConnId, Edge>,
     starved: Vec<ConnId>,
+    /// No attempt to connect is given up before.
+    attempts_until: Option<Time>,
     counts: Counts,
 }
 
@@ -278,6 +280,8 @@ impl Edges {
                 let (now, until) = (tools.now.as_ns(), until.as_ns());
                 let end = attempt_deadline_ns(now, until, left.len() - 1);
                 *attempt_until = Time::from_ns(end);
+                let earlier = self.attempts_until.unwrap_or(*attempt_until);
+                self.attempts_until = Some(earlier.min(*attempt_until));
                 let stream = match Stream::start_connect(left.remove(0)) {
                     Ok(stream) => stream,
                     Err(error) => {
@@ -478,14 +482,17 @@ impl Edges {
         for conn in late {
             self.connect_next(tools, conn);
         }
-    }
-
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let until = |edge: &Edge| match edge.phase {
             Phase::Connecting { attempt_until, .. } => Some(attempt_until),
             _ => None,
         };
-        self.edges.values().filter_map(until).min()
+        self.attempts_until = self.edges.values().filter_map(until).min();
+    }
+
+    /// Returns when to call [`Self::handle_timeout`]. It may be too early, because attempts that
+    /// have ended are not looked for at each call.
+    pub(crate) const fn poll_timeout(&self) -> Option<Time> {
+        self.attempts_until
     }
 
     /// Whether any connection waits for room in the ring.

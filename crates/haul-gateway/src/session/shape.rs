@@ -122,11 +122,13 @@ impl Shape {
     }
 
     /// Returns the memory that one side with `granted` should have: the ring that its path needs,
-    /// and twice the arena in use.
+    /// and twice the arena in use, in steps of [`FIRST_BYTES`].
     pub(crate) fn wanted(&self, is_end: bool, granted: Granted, used: Granted) -> Granted {
         let all = self.all(is_end);
         let arena = if used.arena > granted.arena / 2 {
-            used.arena.saturating_mul(2)
+            // In steps: each one has every connection promised more.
+            let twice = used.arena.saturating_mul(2);
+            twice.checked_next_multiple_of(FIRST_BYTES).unwrap_or(twice)
         } else {
             0
         };
@@ -290,6 +292,8 @@ mod tests {
         assert_eq!(plain.wanted(true, first, used(8 * MIB, 4 * MIB)), first);
         let more = plain.wanted(true, first, used(10 * MIB, 8 * MIB));
         assert_eq!(more, used(10 * MIB, 16 * MIB));
+        let step = plain.wanted(true, first, used(8 * MIB, 5 * MIB));
+        assert_eq!(step, used(8 * MIB, 16 * MIB));
         assert_eq!(plain.wanted(true, more, used(0, 0)), more);
         let most = plain.wanted(true, more, used(100 * MIB, 64 * MIB));
         assert_eq!(most, used(64 * MIB, 64 * MIB));
