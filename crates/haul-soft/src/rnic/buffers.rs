@@ -222,13 +222,22 @@ pub(super) struct Buffers {
     pub(super) sends: Slots<Outgoing>,
     pub(super) receives: Slots<SgeList>,
     pub(super) srq: Option<Arc<SharedReceives>>,
+    /// That is the queue pair's own queue, and not a shared one.
+    owns_receives: bool,
     /// Inline data: `inline_max` bytes for each number of `sends`, once the first was posted.
     inline: Vec<u8>,
     inline_max: usize,
 }
 
-/// A shared receive queue, and its protection domain.
-pub(super) type Receives = (Arc<SharedReceives>, u32);
+/// A queue that applications post receives to without the shard's baton.
+#[derive(Debug)]
+pub(super) struct Receives {
+    pub(super) queue: Arc<SharedReceives>,
+    /// Its protection domain.
+    pub(super) pd: u32,
+    /// It belongs to one queue pair, whose end flushes it.
+    pub(super) own: bool,
+}
 
 /// What a send work request left behind.
 #[derive(Debug, Clone, Copy)]
@@ -290,10 +299,11 @@ impl Buffers {
     ) -> Self {
         Self {
             pd,
-            receive_pd: srq.as_ref().map_or(pd, |(_, pd)| *pd),
+            receive_pd: srq.as_ref().map_or(pd, |srq| srq.pd),
             sends: Slots::new(sends),
             receives: Slots::new(receives),
-            srq: srq.map(|(shared, _)| shared),
+            owns_receives: srq.as_ref().is_some_and(|srq| srq.own),
+            srq: srq.map(|srq| srq.queue),
             inline: Vec::new(),
             inline_max,
         }
@@ -305,6 +315,12 @@ impl Buffers {
             Some(srq) => Arc::clone(srq.places()),
             None => Places::new(capacity.max_recv_wr),
         }
+    }
+
+    /// Takes the oldest receive of the queue pair's own queue; returns its `wr_id`.
+    pub(super) fn take_own(&self) -> Option<u64> {
+        let own = self.srq.as_ref().filter(|_| self.owns_receives)?;
+        own.take().map(|wr| wr.wr_id)
     }
 
     pub(super) fn memory<'a>(&'a mut self, registry: &'a Registry) -> PairMemory<'a> {

@@ -10,14 +10,17 @@
 //! and moves the shard's connections itself: no other thread stands between it and the socket. The
 //! shard's engine thread does so only while nobody else does.
 //!
+//! **Or the engine alone drives** ([`Drive::Engine`], docs/adr/0057): posts go through a queue to
+//! the engine thread, and applications look at completion queues.
+//!
 //! Rooms, from the top down; each takes names only from those below it (docs/adr/0026):
 //! `provider` the devices · `object` what applications hold · `shard` the lock and the engine
 //! thread · `pair` a queue pair inside its shard, `datagram` one without a connection · `link` a
 //! connection, over TCP or UDT · `queue`, `events`, `shape` what a shard and applications share of
 //! completion queues, event channels and queue pairs · `operation` from work requests to the
-//! operations of a core · `buffers`, `shared_receives`, `slots`,
-//! `places` from work requests to memory · `tap` what was sent and received, as pcap · `options`,
-//! `limits`, `time`, `lock`.
+//! operations of a core · `buffers`, `shared_receives`, `slots`, `places` from work requests to
+//! memory · `posts` work requests on their way to an engine · `tap` what was sent and received, as
+//! pcap · `options`, `limits`, `time`, `lock`.
 
 mod buffers;
 mod datagram;
@@ -30,6 +33,7 @@ mod operation;
 mod options;
 mod pair;
 mod places;
+mod posts;
 mod provider;
 mod queue;
 mod shape;
@@ -39,6 +43,7 @@ mod slots;
 mod tap;
 mod time;
 
+pub use haul_io::thread::Cpus;
 pub use haul_seal::handshake::Protect;
-pub use options::Options;
+pub use options::{Drive, Options};
 pub use provider::{PROVIDER, provider};

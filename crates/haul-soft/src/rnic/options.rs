@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use haul_io::thread::Cpus;
 use haul_iwarp::SECOND_NS;
 use haul_seal::handshake::Protect;
 use haul_verbs::{Error, Result};
@@ -23,6 +24,11 @@ pub struct Options {
     pub strict: bool,
     /// Engine threads, at least one. Queue pairs are assigned to them in turn. Default: 1.
     pub shards: usize,
+    /// Whose threads send and receive. Default: those of the application.
+    pub drive: Drive,
+    /// Processors of the engine threads; needs [`Drive::Engine`]. Default: none, those of the
+    /// thread that opens the device.
+    pub engine_cpus: Option<Cpus>,
     /// Requested size of the sockets' buffers, in bytes. Default: none, the kernel chooses.
     pub socket_buffer: Option<usize>,
     /// Fixed sending rate over UDT, in wire bits per second, for a reserved circuit. Default: none,
@@ -46,8 +52,26 @@ pub struct Options {
     pub protect: Option<Arc<dyn Protect>>,
 }
 
+/// Whose threads send and receive (docs/adr/0008, 0057).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Drive {
+    /// Each thread of the application that posts, polls or waits; an engine thread while none does.
+    /// It has the lowest latency.
+    #[default]
+    Caller,
+    /// The engine threads alone. The application posts into a queue and looks at completion queues,
+    /// so that moving data costs it no processor time. A request that the connection no longer
+    /// admits when the engine takes it ends with a completion instead of an error of the post.
+    Engine,
+}
+
 impl Options {
     pub(super) fn check(&self) -> Result<()> {
+        if self.engine_cpus.is_some() && self.drive == Drive::Caller {
+            return Err(Error::Invalid(
+                "engine_cpus is set, and needs drive = Engine",
+            ));
+        }
         Error::at_least("shards", self.shards as u64, 1)?;
         Error::at_least("fpdu_max", self.fpdu_max.into(), FPDU_MIN)?;
         Error::at_most("fpdu_max", self.fpdu_max.into(), FPDU_MAX)?;
@@ -69,6 +93,8 @@ impl Default for Options {
             fpdu_max: 65_536,
             strict: false,
             shards: 1,
+            drive: Drive::default(),
+            engine_cpus: None,
             socket_buffer: None,
             rate_bps: None,
             pcap: None,

@@ -22,7 +22,7 @@ use super::link::{Env, RnicLink, Scratch, UdtTransport, Watched};
 use super::operation::{Carrier, Operations, READ_PIECES, STEPS, check_atomic, opcode, operations};
 use super::places::Places;
 use super::queue::Pushed;
-use super::shape::{Shape, lower_half};
+use super::shape::{NOT_SHARED, Shape, lower_half, refused};
 
 /// See the module.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct Pair {
     pub(super) events: Option<Arc<CmEvents>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
-    sends: Arc<Places>,
+    pub(super) sends: Arc<Places>,
     /// Those of its own receive queue, or of the shared one.
     receives: Arc<Places>,
     /// Send work requests that are complete, but have no completion: the next one frees their
@@ -172,55 +172,32 @@ impl Pair {
     }
 
     fn post_one(&mut self, wr: &SendWr<'_>) -> Result<()> {
-        self.check(wr)?;
-        let state = self.shape.view.state();
-        if !matches!(state, QpState::Rts | QpState::Err) {
-            return Err(Error::State(state));
+        let steps = admit(&self.shape, &self.sends, wr)?;
+        let posted = self.post_steps(wr, steps);
+        posted.inspect_err(|_| self.sends.free(1))
+    }
+
+    /// Posts a work request that was admitted without the shard's lock; one that the connection
+    /// does not take any more ends with a completion.
+    pub(super) fn post_admitted(&mut self, wr: &SendWr<'_>) {
+        let steps = steps(&self.shape, wr);
+        if let Err(error) = steps.and_then(|steps| self.post_steps(wr, steps)) {
+            self.report_send(wr.wr_id, refused(&error), opcode(wr.op), 0);
         }
-        if self.sends.are_taken() {
-            return Err(Error::Full("send queue"));
-        }
-        if state == QpState::Err {
-            self.sends.take();
+    }
+
+    /// Without steps the queue pair is in error.
+    fn post_steps(&mut self, wr: &SendWr<'_>, steps: Option<Operations>) -> Result<()> {
+        let Some(steps) = steps else {
             self.report_send(wr.wr_id, WcStatus::WrFlushErr, opcode(wr.op), 0);
             return Ok(());
-        }
+        };
         let signalled = self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
-        let steps = self.steps(wr, signalled)?;
         for (number, op) in steps.iter().enumerate() {
             let silent = number + 1 < steps.len();
             self.post_step(wr, number == 0, *op, silent, signalled)?;
         }
-        self.sends.take();
         Ok(())
-    }
-
-    fn check(&self, wr: &SendWr<'_>) -> Result<()> {
-        self.shape.check_data(wr)?;
-        match (wr.op, &wr.data) {
-            (op, Data::Inline(_)) if op.is_read_or_atomic() => {
-                Err(Error::Invalid("a Read or atomic has inline data"))
-            }
-            (SendOp::RdmaRead(_), Data::Sges(list)) if list.as_slice().len() > 1 => {
-                Err(READ_PIECES)
-            }
-            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data) => check_atomic(data),
-            (SendOp::LocalInv(_), data) => {
-                Error::at_most("the length of a LocalInv's data", data.total_len(), 0)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The core's requests for a work request: the first has its payload, the last reports.
-    fn steps(&self, wr: &SendWr<'_>, signalled: bool) -> Result<Operations> {
-        let mut steps = operations(wr, Carrier::Connection(self.params()))?;
-        let moves_data = !wr.op.is_read_or_atomic() && !matches!(wr.op, SendOp::LocalInv(_));
-        if self.shape.remote_placement && signalled && moves_data {
-            steps.push(PROOF);
-        }
-        self.check_steps(&steps)?;
-        Ok(steps)
     }
 
     fn params(&self) -> Option<Params> {
@@ -228,29 +205,6 @@ impl Pair {
             ConnectionState::Up(link) => link.core().params(),
             _ => None,
         }
-    }
-
-    /// Whether the connection has what the requests need.
-    fn check_steps(&self, steps: &Operations) -> Result<()> {
-        let Some(params) = self.params() else {
-            return Ok(());
-        };
-        for op in steps {
-            use Operation::{Atomic, Immediate, Read};
-            match op {
-                Atomic { .. } if !params.features.atomics => {
-                    return Err(Error::Unsupported("an atomic with this peer"));
-                }
-                Immediate { .. } if !params.features.immediate => {
-                    return Err(Error::Unsupported("immediate data with this peer"));
-                }
-                Atomic { .. } | Read { .. } if params.ord == 0 => {
-                    return Err(NO_READS);
-                }
-                _ => {}
-            }
-        }
-        Ok(())
     }
 
     fn post_step(
@@ -319,7 +273,7 @@ impl Pair {
 
     fn receive_one(&mut self, wr: &RecvWr) -> Result<()> {
         if self.buffers.srq.is_some() {
-            return Err(Error::Invalid("the queue pair has an srq; post to that"));
+            return Err(NOT_SHARED);
         }
         let len = self.shape.check_receive(wr)?;
         if self.receives.are_taken() {
@@ -475,6 +429,10 @@ impl Pair {
 
     fn note_established(&mut self) {
         self.established = true;
+        if let Some(params) = self.params() {
+            // A connection is established once.
+            let _ = self.shape.view.params.set(params);
+        }
         self.shape.view.set_state(QpState::Rts);
         let ConnectionState::Up(link) = &self.link else {
             return;
@@ -612,6 +570,12 @@ impl Pair {
     /// Moves completions to their queues, then events to their channel. Where completions do not
     /// fit, the queue pair ends: nothing may look complete that is not.
     pub(super) fn push(&mut self, tools: &Tools<'_>) {
+        if self.shape.view.state() == QpState::Err {
+            while let Some(wr_id) = self.buffers.take_own() {
+                let pushed = self.receive_completion(wr_id, WcStatus::WrFlushErr);
+                self.received.push(pushed);
+            }
+        }
         self.push_completions(tools);
         for event in self.news.drain(..) {
             if let (Some(events), None) = (&self.events, self.orphaned) {
@@ -646,6 +610,76 @@ impl Pair {
         };
         self.orphaned.is_some_and(|until| over || now >= until)
     }
+}
+
+/// Checks a work request and takes its place among `sends`, for a caller that holds the lock of the
+/// send queue. Returns the core's requests; none if the queue pair is in error.
+pub(super) fn admit(shape: &Shape, sends: &Places, wr: &SendWr<'_>) -> Result<Option<Operations>> {
+    check(shape, wr)?;
+    let state = shape.view.state();
+    if !matches!(state, QpState::Rts | QpState::Err) {
+        return Err(Error::State(state));
+    }
+    if sends.are_taken() {
+        return Err(Error::Full("send queue"));
+    }
+    let steps = steps(shape, wr)?;
+    sends.take();
+    Ok(steps)
+}
+
+fn check(shape: &Shape, wr: &SendWr<'_>) -> Result<()> {
+    shape.check_data(wr)?;
+    match (wr.op, &wr.data) {
+        (op, Data::Inline(_)) if op.is_read_or_atomic() => {
+            Err(Error::Invalid("a Read or atomic has inline data"))
+        }
+        (SendOp::RdmaRead(_), Data::Sges(list)) if list.as_slice().len() > 1 => Err(READ_PIECES),
+        (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, data) => check_atomic(data),
+        (SendOp::LocalInv(_), data) => {
+            Error::at_most("the length of a LocalInv's data", data.total_len(), 0)
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The core's requests for a work request: the first has its payload, the last reports. None if the
+/// queue pair is in error.
+fn steps(shape: &Shape, wr: &SendWr<'_>) -> Result<Option<Operations>> {
+    if shape.view.state() == QpState::Err {
+        return Ok(None);
+    }
+    let params = shape.view.params.get().copied();
+    let mut steps = operations(wr, Carrier::Connection(params))?;
+    let signalled = shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
+    let moves_data = !wr.op.is_read_or_atomic() && !matches!(wr.op, SendOp::LocalInv(_));
+    if shape.remote_placement && signalled && moves_data {
+        steps.push(PROOF);
+    }
+    if let Some(params) = params {
+        check_steps(&steps, params)?;
+    }
+    Ok(Some(steps))
+}
+
+/// Whether the connection has what the requests need.
+fn check_steps(steps: &Operations, params: Params) -> Result<()> {
+    for op in steps {
+        use Operation::{Atomic, Immediate, Read};
+        match op {
+            Atomic { .. } if !params.features.atomics => {
+                return Err(Error::Unsupported("an atomic with this peer"));
+            }
+            Immediate { .. } if !params.features.immediate => {
+                return Err(Error::Unsupported("immediate data with this peer"));
+            }
+            Atomic { .. } | Read { .. } if params.ord == 0 => {
+                return Err(NO_READS);
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// What a queue pair works with: its shard's.

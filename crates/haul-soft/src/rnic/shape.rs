@@ -1,10 +1,12 @@
 //! What a shard and an application share of a queue pair, and how it was made.
 
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
+use haul_iwarp::Params;
 use haul_verbs::{
     Blame, Data, Error, Failure, QpCapacity, QpState, RateLimit, RecvWr, Result, SendWr, SgeList,
+    WcStatus,
 };
 
 use super::lock::lock;
@@ -16,6 +18,8 @@ pub(super) struct View {
     pub(super) qp_num: u32,
     state: AtomicU8,
     failure: Mutex<Option<Failure>>,
+    /// What the ends of the connection have agreed on, from [`QpState::Rts`] on.
+    pub(super) params: OnceLock<Params>,
 }
 
 const STATES: [QpState; 4] = [QpState::Reset, QpState::Rtr, QpState::Rts, QpState::Err];
@@ -26,6 +30,7 @@ impl View {
             qp_num,
             state: AtomicU8::new(0),
             failure: Mutex::new(None),
+            params: OnceLock::new(),
         }
     }
 
@@ -97,6 +102,17 @@ pub(super) fn check_pieces(list: &SgeList, max: u32) -> Result<()> {
 fn check_len(len: u64) -> Result<u32> {
     Error::at_most("the length of all pieces", len, u32::MAX.into())?;
     Ok(u32::try_from(len).unwrap_or(u32::MAX))
+}
+
+pub(super) const NOT_SHARED: Error = Error::Invalid("the queue pair has an srq; post to that");
+
+/// The status of a work request that was admitted, and that its queue pair refused afterwards.
+pub(super) fn refused(error: &Error) -> WcStatus {
+    match error {
+        Error::State(_) => WcStatus::WrFlushErr,
+        Error::Limit { .. } => WcStatus::LocLenErr,
+        _ => WcStatus::LocQpOpErr,
+    }
 }
 
 /// 32 bits of what an Immediate Data message holds (RFC 7306 §6).

@@ -14,6 +14,7 @@
 
 mod capture;
 mod connections;
+mod engine;
 mod killed;
 mod lossy;
 mod misuse;

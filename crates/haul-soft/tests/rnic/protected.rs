@@ -85,15 +85,17 @@ fn a_peer_without_protection_gets_a_line_and_nothing_else(wish: &Wish) {
 
 over_one!(
     over_tcp,
-    crate::support::TCP,
+    TCP,
     false,
+    Caller,
     a_peer_with_another_key_is_refused_and_counted,
     a_peer_without_protection_gets_a_line_and_nothing_else
 );
 over_one!(
     over_udt,
-    crate::support::UDT,
+    UDT,
     false,
+    Caller,
     a_peer_with_another_key_is_refused_and_counted,
     a_peer_without_protection_gets_a_line_and_nothing_else
 );

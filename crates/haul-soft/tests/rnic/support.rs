@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use haul_control::identity::PrivateKey;
 use haul_control::protect::Protection;
-use haul_soft::rnic::{Options, provider};
+use haul_soft::rnic::{Drive, Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam, Established, EventChannel};
 use haul_verbs::{
     AccessFlags, Context, Cq, Mr, Pd, Qp, QpCapacity, QpInit, RateLimit, RecvWr, Region, SendOp,
@@ -33,25 +33,30 @@ pub(crate) struct End {
 pub(crate) const TCP: usize = 0;
 pub(crate) const UDT: usize = 1;
 
-/// Makes each function a test over TCP and one over UDT, plain and protected.
+/// Makes each function a test over TCP and one over UDT: plain, protected, and with an engine that
+/// alone drives.
 macro_rules! over_both {
     ($($name:ident),* $(,)?) => {
-        crate::support::over_one!(over_tcp, crate::support::TCP, false, $($name),*);
-        crate::support::over_one!(over_udt, crate::support::UDT, false, $($name),*);
-        crate::support::over_one!(over_protected_tcp, crate::support::TCP, true, $($name),*);
-        crate::support::over_one!(over_protected_udt, crate::support::UDT, true, $($name),*);
+        crate::support::over_one!(over_tcp, TCP, false, Caller, $($name),*);
+        crate::support::over_one!(over_udt, UDT, false, Caller, $($name),*);
+        crate::support::over_one!(over_protected_tcp, TCP, true, Caller, $($name),*);
+        crate::support::over_one!(over_protected_udt, UDT, true, Caller, $($name),*);
+        crate::support::over_one!(over_tcp_by_engine, TCP, false, Engine, $($name),*);
+        crate::support::over_one!(over_udt_by_engine, UDT, false, Engine, $($name),*);
+        crate::support::over_one!(over_protected_udt_by_engine, UDT, true, Engine, $($name),*);
     };
 }
 pub(crate) use over_both;
 
 macro_rules! over_one {
-    ($module:ident, $device:expr, $protected:expr, $($name:ident),*) => {
+    ($module:ident, $device:ident, $protected:expr, $drive:ident, $($name:ident),*) => {
         mod $module {
             $(#[test]
             fn $name() {
                 super::$name(&crate::support::Wish {
-                    device: $device,
+                    device: crate::support::$device,
                     protected: $protected,
+                    drive: haul_soft::rnic::Drive::$drive,
                     ..Default::default()
                 });
             })*
@@ -84,6 +89,7 @@ pub(crate) struct Wish {
     pub(crate) ird: u16,
     pub(crate) ord: u16,
     pub(crate) protected: bool,
+    pub(crate) drive: Drive,
 }
 
 impl Default for Wish {
@@ -97,6 +103,7 @@ impl Default for Wish {
             ird: 16,
             ord: 16,
             protected: false,
+            drive: Drive::Caller,
         }
     }
 }
@@ -104,11 +111,13 @@ impl Default for Wish {
 impl Wish {
     /// Options for both ends.
     pub(crate) fn options(&self) -> Options {
-        if self.protected {
+        let mut options = if self.protected {
             protected()
         } else {
             Options::default()
-        }
+        };
+        options.drive = self.drive;
+        options
     }
 
     pub(crate) fn param(&self) -> ConnParam<'static> {

@@ -33,5 +33,5 @@ mod validation;
 mod work;
 
 pub(super) use outbox::Outbox;
-pub(super) use service::Service;
+pub(super) use service::{Service, admit};
 pub(super) use tools::Tools;

@@ -34,10 +34,10 @@ use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::limits::QP_WR_MAX;
-use crate::rnic::operation::{Carrier, NO_WRITE, opcode, operations};
+use crate::rnic::operation::{Carrier, NO_WRITE, Operations, opcode, operations};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::queue::Pushed;
-use crate::rnic::shape::{Shape, lower_half};
+use crate::rnic::shape::{NOT_SHARED, Shape, lower_half, refused};
 use crate::udt::trouble::{FAILURES, rest};
 
 /// See the module.
@@ -50,7 +50,7 @@ pub(in crate::rnic) struct Service {
     link: Option<Box<ServiceSocket>>,
     /// Receives that were posted before there was a core to take them.
     early: VecDeque<haul_iwarp::RecvWr>,
-    sends: Arc<Places>,
+    pub(in crate::rnic) sends: Arc<Places>,
     /// Those of its own receive queue, or of the shared one.
     receives: Arc<Places>,
     /// Send work requests that are complete, but have no completion: the next one frees their
@@ -314,25 +314,28 @@ impl Service {
         posted
     }
 
-    fn post_one(&mut self, tools: &mut Tools<'_>, wr: &SendWr<'_>) -> Result<()> {
-        let peer = wr.peer.ok_or(Error::Invalid(
-            "the work request has no peer, which a datagram service needs",
-        ))?;
-        let carrier = match self.qp_type {
-            QpType::Rd => Carrier::ReliableDatagrams,
-            _ => Carrier::UnreliableDatagrams,
-        };
-        let steps = operations(wr, carrier)?;
-        self.shape.check_data(wr)?;
-        let state = self.shape.view.state();
-        if !matches!(state, QpState::Rts | QpState::Err) {
-            return Err(Error::State(state));
+    fn post_one(&mut self, tools: &Tools<'_>, wr: &SendWr<'_>) -> Result<()> {
+        let admitted = admit(&self.shape, self.qp_type, &self.sends, wr)?;
+        let posted = self.post_steps(tools, wr, admitted);
+        posted.inspect_err(|_| self.sends.free(1))
+    }
+
+    /// Posts a work request that was admitted without the shard's lock; one that the service does
+    /// not take ends with a completion.
+    pub(in crate::rnic) fn post_admitted(&mut self, tools: &Tools<'_>, wr: &SendWr<'_>) {
+        let steps = steps(self.qp_type, wr);
+        if let Err(error) = steps.and_then(|steps| self.post_steps(tools, wr, steps)) {
+            self.report_send(wr.wr_id, (refused(&error), 0), opcode(wr.op), 0);
         }
-        if self.sends.are_taken() {
-            return Err(Error::Full("send queue"));
-        }
-        if state == QpState::Err {
-            self.sends.take();
+    }
+
+    fn post_steps(
+        &mut self,
+        tools: &Tools<'_>,
+        wr: &SendWr<'_>,
+        (peer, steps): (Peer, Operations),
+    ) -> Result<()> {
+        if self.shape.view.state() == QpState::Err {
             let status = (WcStatus::WrFlushErr, 0);
             self.report_send(wr.wr_id, status, opcode(wr.op), 0);
             return Ok(());
@@ -345,7 +348,6 @@ impl Service {
             let step = if number == 0 { wr } else { &rest };
             self.post_step(tools, step, peer, *op, silent)?;
         }
-        self.sends.take();
         Ok(())
     }
 
@@ -471,7 +473,7 @@ impl Service {
 
     fn receive_one(&mut self, now: Time, wr: &RecvWr) -> Result<()> {
         if self.buffers.srq.is_some() {
-            return Err(Error::Invalid("the queue pair has an srq; post to that"));
+            return Err(NOT_SHARED);
         }
         let len = self.shape.check_receive(wr)?;
         if self.receives.are_taken() {
@@ -901,6 +903,12 @@ impl Service {
     /// Moves completions to their queues; those of sends when the kernel has the datagrams. Where
     /// they do not fit, the queue pair ends: nothing may look complete that is not.
     fn push(&mut self, tools: &mut Tools<'_>) {
+        if self.shape.view.state() == QpState::Err {
+            while let Some(wr_id) = self.buffers.take_own() {
+                let pushed = self.receipt(wr_id, WcStatus::WrFlushErr, WcOpcode::Recv);
+                self.received.push(pushed);
+            }
+        }
         let stuck = self.link.as_ref().is_some_and(|link| link.stuck.is_some());
         let mut fit = true;
         if !self.sent.is_empty() && !stuck {
@@ -957,6 +965,39 @@ impl Service {
         }
         statistics
     }
+}
+
+/// Checks a work request and takes its place among `sends`, for a caller that holds the lock of the
+/// send queue.
+pub(in crate::rnic) fn admit(
+    shape: &Shape,
+    qp_type: QpType,
+    sends: &Places,
+    wr: &SendWr<'_>,
+) -> Result<(Peer, Operations)> {
+    let steps = steps(qp_type, wr)?;
+    shape.check_data(wr)?;
+    let state = shape.view.state();
+    if !matches!(state, QpState::Rts | QpState::Err) {
+        return Err(Error::State(state));
+    }
+    if sends.are_taken() {
+        return Err(Error::Full("send queue"));
+    }
+    sends.take();
+    Ok(steps)
+}
+
+/// The peer of a work request, and the core's requests.
+fn steps(qp_type: QpType, wr: &SendWr<'_>) -> Result<(Peer, Operations)> {
+    let peer = wr.peer.ok_or(Error::Invalid(
+        "the work request has no peer, which a datagram service needs",
+    ))?;
+    let carrier = match qp_type {
+        QpType::Rd => Carrier::ReliableDatagrams,
+        _ => Carrier::UnreliableDatagrams,
+    };
+    Ok((peer, operations(wr, carrier)?))
 }
 
 /// Requests that so many work requests may become: a reliable Write with immediate data is two.

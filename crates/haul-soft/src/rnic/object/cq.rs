@@ -12,7 +12,7 @@ use haul_verbs::{Error, Notify, Result, WorkCompletion};
 use super::device::Rnic;
 use super::spin::{SpinPolicy, Wait};
 use crate::rnic::queue::{Channel, Queue};
-use crate::rnic::shard::Drive;
+use crate::rnic::shard::Progress;
 use crate::rnic::time::{deadline, remaining};
 
 /// A completion queue as the application sees it.
@@ -98,7 +98,7 @@ impl Cq {
         let clock = Clock::new();
         let slept = self.doze(clock.now_ns(), nap_ns)?;
         let (count, drive) = self.drive_and_poll(out, clock.now_ns())?;
-        if count > 0 || drive == Drive::Moved {
+        if count > 0 || drive == Progress::Moved {
             self.note_found();
             let more = whole_naps.saturating_add(1);
             self.whole_naps.store(more, Ordering::Relaxed);
@@ -121,7 +121,7 @@ impl Cq {
     }
 
     /// Makes progress, then looks again.
-    fn drive_and_poll(&self, out: &mut [WorkCompletion], now: u64) -> Result<(usize, Drive)> {
+    fn drive_and_poll(&self, out: &mut [WorkCompletion], now: u64) -> Result<(usize, Progress)> {
         let drive = self.rnic.drive(now);
         Ok((self.poll_once(out)?, drive))
     }
@@ -150,6 +150,9 @@ impl Cq {
 impl CqOps for Cq {
     fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
         let count = self.poll_once(out)?;
+        if self.rnic.is_offloaded() {
+            return Ok(count);
+        }
         // A queue that always has something must not keep this thread from driving.
         if count == out.len() && !self.rnic.is_due() {
             self.note_found();
@@ -165,7 +168,7 @@ impl CqOps for Cq {
         }
         let now = Clock::new().now_ns();
         let (more, drive) = self.drive_and_poll(out, now)?;
-        if more == 0 && drive != Drive::Moved {
+        if more == 0 && drive != Progress::Moved {
             if self.doze(now, NAP_NS)? {
                 return Ok(self.queue.pop(out));
             }
@@ -184,6 +187,8 @@ impl CqOps for Cq {
         }
         let mut now = clock.now_ns();
         let mut waiting = self.spin.begin(now);
+        // Looking would take the processor time that the engine is to save.
+        waiting.looks &= !self.rnic.is_offloaded();
         if !waiting.looks {
             // What has arrived ends it at once: looking first would be one system call more.
             self.sleep(remaining(end, now))?;
@@ -200,15 +205,15 @@ impl CqOps for Cq {
                 return Ok(0);
             }
             match drive {
-                Drive::Moved => {
+                Progress::Moved => {
                     self.spin.end(waiting, now);
                     waiting = self.spin.begin(now);
                 }
-                Drive::Busy | Drive::Still if waiting.is_asleep(now) => {
+                Progress::Busy | Progress::Still if waiting.is_asleep(now) => {
                     self.sleep(remaining(end, now))?;
                     now = clock.now_ns();
                 }
-                Drive::Busy | Drive::Still => std::hint::spin_loop(),
+                Progress::Busy | Progress::Still => std::hint::spin_loop(),
             }
         }
     }

@@ -8,13 +8,14 @@ use haul_io::udp::{UdpOptions, UdpSocket};
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{EventChannelOps, QpOps};
 use haul_verbs::{
-    DatagramStatistics, Error, Failure, PostError, QpCapacity, QpInit, QpState, RecvWr, Result,
-    SendWr, WriteRecord,
+    DatagramStatistics, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpType, RecvWr,
+    Result, SendWr, WriteRecord,
 };
 
 use super::device::Pd;
-use super::qp_shape::shape;
-use crate::rnic::datagram::{Service, Tools};
+use super::qp_shape::{Front, shape};
+use crate::rnic::datagram::{Service, Tools, admit};
+use crate::rnic::posts::Member;
 use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
 
@@ -23,6 +24,9 @@ use crate::rnic::shard::Shard;
 pub(super) struct DatagramQp {
     view: Arc<View>,
     capacity: QpCapacity,
+    qp_type: QpType,
+    /// None: applications drive.
+    front: Option<Front>,
     shard: Arc<Shard>,
     number: u32,
     socket_options: UdpOptions,
@@ -51,12 +55,17 @@ impl DatagramQp {
         let (shape, srq) = shape(&pd, init)?;
         let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
         let async_events = Arc::clone(&pd.rnic.async_events);
-        let service = Service::new(pd.number, shape, srq, async_events, init);
+        let own = srq.as_ref().filter(|srq| srq.own);
+        let own = own.map(|srq| Arc::clone(&srq.queue));
+        let service = Service::new(pd.number, shape.clone(), srq, async_events, init);
+        let front = Front::new(&pd, &shape, &service.sends, own);
         let shard = pd.rnic.next_shard();
         let number = shard.with(|inner| inner.insert_service(service))?;
         Ok(Self {
             view,
             capacity,
+            qp_type: init.qp_type,
+            front,
             shard,
             number,
             socket_options: socket_options(pd.rnic.socket_buffer),
@@ -72,6 +81,10 @@ impl DatagramQp {
             })
         })?;
         Ok(address)
+    }
+
+    fn member(&self) -> Member {
+        Member::Service(self.number)
     }
 
     fn check_new(&self) -> Result<()> {
@@ -105,11 +118,21 @@ impl QpOps for DatagramQp {
     }
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        if let Some(front) = &self.front {
+            return front.post_send(&self.shard, self.member(), requests, |wr| {
+                admit(&front.shape, self.qp_type, &front.sends, wr).map(|_| ())
+            });
+        }
         self.with(|service, tools| service.post_send(tools, requests))
             .unwrap_or(Ok(()))
     }
 
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        if let Some(front) = &self.front {
+            // A reliable peer may wait for it.
+            let is_awaited = self.qp_type == QpType::Rd;
+            return front.post_recv(&self.shard, self.member(), requests, is_awaited);
+        }
         self.with(|service, tools| service.post_recv(tools, requests))
             .unwrap_or(Ok(()))
     }

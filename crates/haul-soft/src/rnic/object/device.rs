@@ -13,7 +13,7 @@ use haul_verbs::{Error, Result, Transport};
 use crate::rnic::events::{AsyncEvents, async_events};
 use crate::rnic::link::udt_options;
 use crate::rnic::options::Options;
-use crate::rnic::shard::{Drive, Engine, NewRequest, Shard};
+use crate::rnic::shard::{Engine, NewRequest, Progress, Shard};
 use crate::rnic::tap::Tap;
 
 /// An opened device. Every object that an application holds keeps it; the engine threads end with
@@ -108,11 +108,19 @@ impl Rnic {
         self.engines[0].shard()
     }
 
-    /// Makes what progress there is to make at `now_ns`; does not wait.
-    pub(super) fn drive(&self, now_ns: u64) -> Drive {
+    /// Whether nobody but the engines drives.
+    pub(super) fn is_offloaded(&self) -> bool {
+        self.first_shard().is_offloaded()
+    }
+
+    /// Makes what progress there is to make at `now_ns`; does not wait. None if the engines drive.
+    pub(super) fn drive(&self, now_ns: u64) -> Progress {
+        if self.is_offloaded() {
+            return Progress::Still;
+        }
         let shards = self.engines.iter().map(Engine::shard);
         let drives = shards.map(|shard| shard.try_drive(now_ns));
-        drives.max().unwrap_or(Drive::Still)
+        drives.max().unwrap_or(Progress::Still)
     }
 
     /// The count of armed completion queues.
@@ -142,10 +150,11 @@ impl Rnic {
     }
 
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has
-    /// passed. With several shards their engines drive while this thread sleeps.
+    /// passed. Several shards, and those of which the engine alone drives, are left to their
+    /// engines.
     pub(super) fn sleep(&self, signal: &Signal, timeout_ns: Option<u64>) -> io::Result<()> {
         match &self.engines[..] {
-            [engine] => engine.shard().sleep(signal, timeout_ns),
+            [engine] if !self.is_offloaded() => engine.shard().sleep(signal, timeout_ns),
             _ => wait_readable([signal.as_fd()], timeout_ns).map(|_| ()),
         }
     }

@@ -14,11 +14,12 @@ use haul_verbs::{
 use super::device::{Pd, ours};
 use super::endpoint::Rendezvous;
 use super::event_channel::EventChannel;
-use super::qp_shape::shape;
+use super::qp_shape::{Front, shape};
 use crate::rnic::buffers::Buffers;
 use crate::rnic::limits::{QP_WR_MAX, RD_ATOMIC_MAX, check_private_data};
 use crate::rnic::lock::lock;
-use crate::rnic::pair::{ConnectionState, Pair};
+use crate::rnic::pair::{ConnectionState, Pair, admit};
+use crate::rnic::posts::Member;
 use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
 
@@ -27,6 +28,8 @@ use crate::rnic::shard::Shard;
 pub(super) struct Qp {
     view: Arc<View>,
     capacity: QpCapacity,
+    /// None: applications drive.
+    front: Option<Front>,
     shard: Arc<Shard>,
     number: u32,
     /// Where a peer may come to without the connection manager, if the application has asked.
@@ -45,6 +48,8 @@ impl Qp {
     pub(super) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
         let (shape, srq) = shape(&pd, init)?;
         let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
+        let own = srq.as_ref().filter(|srq| srq.own);
+        let own = own.map(|srq| Arc::clone(&srq.queue));
         let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
         let buffers = Buffers::new(
             pd.number,
@@ -53,11 +58,14 @@ impl Qp {
             receives,
             capacity.max_inline as usize,
         );
+        let pair = Pair::new(shape, buffers);
+        let front = Front::new(&pd, &pair.shape, &pair.sends, own);
         let shard = pd.rnic.next_shard();
-        let number = shard.with(|inner| inner.insert(Pair::new(shape, buffers)))?;
+        let number = shard.with(|inner| inner.insert(pair))?;
         Ok(Self {
             view,
             capacity,
+            front,
             shard,
             number,
             rendezvous: Mutex::new(None),
@@ -71,6 +79,10 @@ impl Qp {
 
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    fn member(&self) -> Member {
+        Member::Pair(self.number)
     }
 }
 
@@ -103,6 +115,11 @@ impl QpOps for Qp {
     }
 
     fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        if let Some(front) = &self.front {
+            return front.post_send(&self.shard, self.member(), requests, |wr| {
+                admit(&front.shape, &front.sends, wr).map(|_| ())
+            });
+        }
         self.shard.with(|inner| {
             let posted = match inner.pair(self.number) {
                 Some(pair) => pair.post_send(requests),
@@ -114,6 +131,9 @@ impl QpOps for Qp {
     }
 
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        if let Some(front) = &self.front {
+            return front.post_recv(&self.shard, self.member(), requests, false);
+        }
         self.shard.with(|inner| {
             let posted = match inner.pair(self.number) {
                 Some(pair) => pair.post_recv(requests),

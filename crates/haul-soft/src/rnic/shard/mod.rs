@@ -25,6 +25,7 @@ use std::time::Duration;
 use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
 use haul_io::poller::{Event, Events, Interest, Poller, set_timer_slack_ns};
+use haul_io::thread::start_on;
 use haul_iwarp::wire::mpa::RtrKinds;
 use haul_iwarp::{SECOND_NS, StreamConfig, Time};
 use haul_seal::handshake::Protect;
@@ -37,8 +38,9 @@ use super::events::CmEvents;
 use super::limits::PAIRS_MAX;
 use super::link::{Scratch, Watched, udt_options};
 use super::lock::lock;
-use super::options::Options;
+use super::options::{Drive, Options};
 use super::pair::{ConnectionState, Opening, Pair, Tools};
+use super::posts::{Batch, Member, Posts};
 use super::slots::Slots;
 use super::tap::Tap;
 use super::time::ns;
@@ -73,7 +75,7 @@ pub(super) type NewRequest = fn(Weak<Shard>, u32, SocketAddr) -> Box<dyn Request
 
 /// What a look at a shard has come to, worst first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Drive {
+pub(super) enum Progress {
     /// Nothing to do.
     Still,
     /// Somebody else has the baton.
@@ -111,6 +113,9 @@ pub(super) struct Shard {
     due_ns: AtomicU64,
     stop: AtomicBool,
     signal: Signal,
+    /// Nobody but the engine drives.
+    offloaded: bool,
+    posts: Arc<Posts>,
 }
 
 /// What the baton gives.
@@ -137,6 +142,12 @@ pub(super) struct Inner {
     only: Arc<Mutex<Option<Arc<Watched>>>>,
     /// Those that have more to do than they were given time for.
     again: Vec<Subject>,
+    offloaded: bool,
+    posts: Arc<Posts>,
+    /// What was taken from `posts`; empty between calls.
+    batch: Batch,
+    /// Those that have something to send, which is left to the engine.
+    posted: Vec<Subject>,
     pub(super) pending: Slots<PendingConnection>,
     listeners: Slots<Listening>,
     rounds: u32,
@@ -229,6 +240,8 @@ impl Engine {
         let clock = Clock::new();
         let config = stream_config(options);
         let only = Arc::default();
+        let posts = Arc::<Posts>::default();
+        let offloaded = options.drive == Drive::Engine;
         let shard = Arc::new_cyclic(|me| Shard {
             inner: Mutex::new(Inner {
                 me: Weak::clone(me),
@@ -247,6 +260,10 @@ impl Engine {
                 bound: Vec::new(),
                 only: Arc::clone(&only),
                 again: Vec::new(),
+                offloaded,
+                posts: Arc::clone(&posts),
+                batch: Batch::default(),
+                posted: Vec::new(),
                 pending: Slots::new(PENDING_MAX),
                 listeners: Slots::new(LISTENERS_MAX),
                 rounds: 0,
@@ -275,11 +292,15 @@ impl Engine {
             due_ns: AtomicU64::new(u64::MAX),
             stop: AtomicBool::new(false),
             signal,
+            offloaded,
+            posts,
         });
         let theirs = Arc::clone(&shard);
-        let thread = std::thread::Builder::new()
-            .name(format!("haul-rnic-{number}"))
-            .spawn(move || theirs.run())?;
+        let thread = start_on(options.engine_cpus.as_ref(), || {
+            std::thread::Builder::new()
+                .name(format!("haul-rnic-{number}"))
+                .spawn(move || theirs.run())
+        })?;
         Ok(Self {
             shard,
             thread: Some(thread),
@@ -326,6 +347,8 @@ impl Shard {
         let mut inner = lock(&self.inner);
         self.posters.fetch_sub(1, Ordering::Relaxed);
         inner.look_at_clock();
+        // What was posted before goes first.
+        inner.take_posts();
         let result = work(&mut inner);
         let due = inner.due().map_or(u64::MAX, Time::as_ns);
         let before = self.due_ns.swap(due, Ordering::Relaxed);
@@ -336,8 +359,22 @@ impl Shard {
         result
     }
 
+    /// Leaves work requests to the engine, which alone drives, and wakes it.
+    pub(super) fn post<R>(&self, post: impl FnOnce(&mut Batch) -> R) -> R {
+        let result = self.posts.add(post);
+        if self.posts.is_awaited() {
+            self.signal.set();
+        }
+        result
+    }
+
+    /// Whether nobody but the engine drives.
+    pub(super) fn is_offloaded(&self) -> bool {
+        self.offloaded
+    }
+
     /// Moves what there is to move, on an application's thread, which has just looked at the clock.
-    pub(super) fn try_drive(&self, now_ns: u64) -> Drive {
+    pub(super) fn try_drive(&self, now_ns: u64) -> Progress {
         self.drives.fetch_add(1, Ordering::Relaxed);
         self.skips.store(0, Ordering::Relaxed);
         self.drive(now_ns)
@@ -348,19 +385,23 @@ impl Shard {
         self.skips.fetch_add(1, Ordering::Relaxed) >= SKIPS_MAX
     }
 
-    fn drive(&self, now_ns: u64) -> Drive {
+    fn drive(&self, now_ns: u64) -> Progress {
         if self.posters.load(Ordering::Relaxed) > 0 {
-            return Drive::Busy;
+            return Progress::Busy;
         }
         let mut inner = match self.inner.try_lock() {
             Ok(inner) => inner,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return Drive::Busy,
+            Err(TryLockError::WouldBlock) => return Progress::Busy,
         };
         let moved = inner.drive(now_ns);
         let due = inner.due().map_or(u64::MAX, Time::as_ns);
         self.due_ns.store(due, Ordering::Relaxed);
-        if moved { Drive::Moved } else { Drive::Still }
+        if moved {
+            Progress::Moved
+        } else {
+            Progress::Still
+        }
     }
 
     /// Sleeps until `signal`, or until there is something to drive, or until `timeout_ns` has
@@ -458,18 +499,23 @@ impl Shard {
                     continue;
                 }
             }
-            let _ = wait_readable([self.ready.as_fd(), self.signal.as_fd()], self.until_due());
-            let mut found = Drive::Moved;
+            self.posts.sleep(|| {
+                let fds = [self.ready.as_fd(), self.signal.as_fd()];
+                let _ = wait_readable(fds, self.until_due());
+            });
+            let mut found = Progress::Moved;
             while self.drives.load(Ordering::Relaxed) == seen
                 && !self.stop.load(Ordering::Acquire)
-                && found == Drive::Moved
+                && found == Progress::Moved
             {
                 found = self.drive(clock.now_ns());
             }
-            if found == Drive::Busy {
+            if found == Progress::Busy {
                 // What it was woken by is still there, and the one who has the baton sees to it:
                 // looking again at once would take the processor from that one, or from the peer.
-                let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
+                self.posts.sleep(|| {
+                    let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
+                });
                 // Who waits for an event of an armed queue has nobody else.
                 let is_awaited = self.armed.load(Ordering::SeqCst) > 0;
                 busy_ns = if is_awaited {
@@ -520,7 +566,14 @@ impl Inner {
         // Another thread may have looked later, and driven sooner.
         self.now = self.now.max(Time::from_ns(now_ns));
         self.rounds = self.rounds.wrapping_add(1);
+        self.take_posts();
         let mut moved = false;
+        for _ in 0..self.posted.len() {
+            moved |= match self.posted.swap_remove(0) {
+                Subject::Pair(number) => self.with_pair(number, Pair::transmit).unwrap_or(false),
+                subject => self.look_at(subject),
+            };
+        }
         for _ in 0..self.again.len() {
             let subject = self.again.swap_remove(0);
             moved |= self.look_at(subject);
@@ -627,7 +680,7 @@ impl Inner {
 
     /// When to drive though nothing arrives.
     fn due(&self) -> Option<Time> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.posted.is_empty() {
             return Some(self.now);
         }
         let timers = self.timed.then_some(self.timers_at);
@@ -773,9 +826,43 @@ impl Inner {
         self.with_pair(number, Pair::turn).unwrap_or(false)
     }
 
-    /// Sends for one queue pair what was posted.
+    /// Sends for one queue pair what was posted; the engine does where it alone drives.
     pub(super) fn transmit(&mut self, number: u32) {
-        self.with_pair(number, Pair::transmit);
+        if self.offloaded {
+            self.leave_to_engine(Subject::Pair(number));
+        } else {
+            self.with_pair(number, Pair::transmit);
+        }
+    }
+
+    fn leave_to_engine(&mut self, subject: Subject) {
+        if !self.posted.contains(&subject) {
+            self.posted.push(subject);
+        }
+    }
+
+    /// Hands what applications have posted without the baton to its queue pairs.
+    fn take_posts(&mut self) {
+        if !self.offloaded {
+            return;
+        }
+        let mut batch = std::mem::take(&mut self.batch);
+        self.posts.take(&mut batch);
+        batch.drain(|member, wr| match member {
+            Member::Pair(number) => {
+                if let (Some(pair), Some(wr)) = (self.pairs.get_mut(number), wr) {
+                    pair.post_admitted(wr);
+                }
+                self.leave_to_engine(Subject::Pair(number));
+            }
+            Member::Service(number) => {
+                if let Some(wr) = wr {
+                    self.with_service(number, |service, tools| service.post_admitted(tools, wr));
+                }
+                self.leave_to_engine(Subject::Service(number));
+            }
+        });
+        self.batch = batch;
     }
 
     /// Passes on events without moving data.
