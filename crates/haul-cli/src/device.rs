@@ -27,6 +27,8 @@ pub(crate) struct Described {
 pub(crate) struct Details {
     pub(crate) transport: &'static str,
     pub(crate) capabilities: Vec<String>,
+    /// Whose threads can send and receive.
+    pub(crate) drive: &'static [&'static str],
     pub(crate) max_qp: u32,
     pub(crate) max_qp_wr: u32,
     pub(crate) max_sge: u32,
@@ -59,11 +61,13 @@ fn describe(device: &Device) -> Described {
     Described {
         name: device.name().to_owned(),
         error: attributes.as_ref().err().map(ToString::to_string),
-        details: attributes.ok().map(|attributes| details(&attributes)),
+        details: attributes
+            .ok()
+            .map(|attributes| details(device, &attributes)),
     }
 }
 
-fn details(attributes: &DeviceAttributes) -> Details {
+fn details(device: &Device, attributes: &DeviceAttributes) -> Details {
     let capabilities = attributes.caps.iter_names();
     Details {
         transport: match attributes.transport {
@@ -77,6 +81,11 @@ fn details(attributes: &DeviceAttributes) -> Details {
         capabilities: capabilities
             .map(|(name, _)| name.to_lowercase().replace('_', "-"))
             .collect(),
+        drive: if device.provider() == haul_soft::rnic::PROVIDER {
+            &["caller", "engine"]
+        } else {
+            &["device"]
+        },
         max_qp: attributes.max_qp,
         max_qp_wr: attributes.max_qp_wr,
         max_sge: attributes.max_sge,

@@ -14,6 +14,10 @@ use crate::args::rdma;
 pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
     match &args.provider {
         rdma::Provider::Soft => soft(args, service, wire),
+        rdma::Provider::Ibv(_) if args.drive == rdma::Drive::Engine => Err(Fault::new(
+            Code::Usage,
+            "--drive engine needs --provider soft: a device drives itself",
+        )),
         rdma::Provider::Ibv(name) => {
             let devices = haul_ibv::Ibv::load().devices();
             pick(devices.map_err(none)?, name)
@@ -34,6 +38,17 @@ fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fa
     options.fpdu_max = fpdu_max;
     options.shards = args.shards.into();
     options.pcap = args.pcap.clone();
+    options.drive = match args.drive {
+        rdma::Drive::Caller => rnic::Drive::Caller,
+        rdma::Drive::Engine => rnic::Drive::Engine,
+    };
+    if args.engine_cpus.is_some() && args.drive == rdma::Drive::Caller {
+        return Err(Fault::new(
+            Code::Usage,
+            "--engine-cpus needs --drive engine",
+        ));
+    }
+    options.engine_cpus = args.engine_cpus.clone();
     let channel = match wire.over {
         Some(Over::Tcp) => Channel::Tcp,
         Some(Over::Udt) => Channel::Udt,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use haul_bench::plan::{DEPTH_MAX, POST_LIST_MAX, QPS_MAX, SIZE_MAX};
+use haul_soft::rnic::Cpus;
 
 use super::transfer::{Channel, OutputArgs};
 use super::trust::ServerTrust;
@@ -203,6 +204,12 @@ pub(crate) struct Device {
     /// Engine threads of the software provider
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) shards: u16,
+    /// Whose threads of the software provider send and receive
+    #[arg(long, value_enum, default_value_t = Drive::Caller)]
+    pub(crate) drive: Drive,
+    /// Processors of the engine threads, for --drive engine: 1, 2,3 or 4-7
+    #[arg(long, value_name = "LIST")]
+    pub(crate) engine_cpus: Option<Cpus>,
     /// Write the packets of the software provider to a capture file
     #[arg(long, value_name = "PATH")]
     pub(crate) pcap: Option<PathBuf>,
@@ -214,9 +221,19 @@ impl Default for Device {
             provider: Provider::Soft,
             channel: Channel::Tcp,
             shards: 1,
+            drive: Drive::Caller,
+            engine_cpus: None,
             pcap: None,
         }
     }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Drive {
+    /// The threads that post, poll or wait
+    Caller,
+    /// The engine threads alone
+    Engine,
 }
 
 /// Options of the software provider that both ends need alike.

@@ -153,7 +153,7 @@ pub(super) fn devices(found: &[Found]) -> String {
 fn describe(name: &str, details: &Details) -> String {
     format!(
         "{name}: {}; {}\n      {} queue pairs of {} work requests, {} pieces, {} inline; IRD {}, ORD {}; \
-         messages up to {}, regions up to {}",
+         messages up to {}, regions up to {}; driven by {}",
         details.transport,
         details.capabilities.join(", "),
         details.max_qp,
@@ -164,6 +164,7 @@ fn describe(name: &str, details: &Details) -> String {
         details.max_ord,
         binary(details.max_message_bytes),
         binary(details.max_mr_bytes),
+        details.drive.join(" or "),
     )
 }
 
