@@ -57,7 +57,7 @@ extern "C" {
 /* ---- Version --------------------------------------------------------------------------------- */
 
 /* What this header describes: major version << 16 | minor version. */
-#define HAUL_ABI_VERSION 0x00010003
+#define HAUL_ABI_VERSION 0x00010004
 
 /* What the library implements. It serves this program if the upper 16 bits are equal and the lower
  * ones not smaller. */
@@ -181,6 +181,10 @@ int haul_device_list_provider(haul_device_list *list, size_t index, haul_provide
 /* Flags of haul_open_options. */
 #define HAUL_OPEN_NO_CRC (1u << 0) /* do not ask for CRCs of iWARP; off only if the peer does not either */
 #define HAUL_OPEN_STRICT (1u << 1) /* check CRCs before bytes are placed, for the price of a copy */
+#define HAUL_OPEN_ENGINE (1u << 2) /* only the engine threads send and receive, not the threads that post, poll and wait: data costs the
+                                      application no processor time, and each round trip two wake-ups more. A request that its
+                                      connection refuses when the engine takes it completes with an error. Byte streams always
+                                      work so */
 
 /* How the software provider is to work; others ignore it. */
 typedef struct haul_open_options {
@@ -201,8 +205,10 @@ typedef struct haul_open_options {
                                   "key:FILE", a key file that both ends have; "key:FILE,PUBLIC-KEY,...", an own key file and the
                                   peers' public keys; "cert:CHAIN,KEY,ROOTS[,NAME]", certificates in PEM files. `haul key`
                                   makes keys. NULL: plain. Also of byte streams, but for haul_stream_rendezvous */
+  const char *engine_cpus;     /* processors of the engine threads and of byte streams: "1", "2,3", "4-7"; all of them must be
+                                  available to the process. Needs HAUL_OPEN_ENGINE. NULL: those of the thread that makes them */
 } haul_open_options;
-#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL }
+#define HAUL_OPEN_OPTIONS_INIT { sizeof(haul_open_options), 0, 0, 0, 0, NULL, 0, 0, 0, 0, NULL, NULL }
 
 /*
  * Opens a device: the one of this name, or the first of the provider of this name ("soft" needs

@@ -34,6 +34,17 @@ static void without_a_device(void) {
   options.fpdu_max = 3;
   expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "haul_open: fpdu_max is 3, and must be at least 512");
   options.fpdu_max = 0;
+  options.engine_cpus = "1";
+  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "engine_cpus needs the flag HAUL_OPEN_ENGINE");
+  options.flags = HAUL_OPEN_ENGINE;
+  options.engine_cpus = "one";
+  expect(haul_open("soft", &options, &context), HAUL_ERR_INVALID, NULL, "engine_cpus 'one' names no processors: write 1, 2,3 or 4-7");
+  options.engine_cpus = "1023";
+  expect(haul_open("soft", &options, &context), HAUL_ERR_OS, NULL, "this process may not use all of the processors 1023");
+  options.engine_cpus = NULL;
+  must(NULL, haul_open("soft", &options, &context));
+  haul_close(context);
+  options.flags = 0;
   options.pcap = "/dev/null/no-such-file";
   expect(haul_open("soft", &options, &context), HAUL_ERR_OS, NULL, "pcap");
   if (haul_last_errno(NULL) == 0) {

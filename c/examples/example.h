@@ -51,14 +51,18 @@ static inline unsigned long number(const char *text) {
   return value;
 }
 
-/* The device that HAUL_DEVICE names, else one that works everywhere. */
+/* The device that HAUL_DEVICE names, else one that works everywhere. If HAUL_ENGINE names processors,
+ * only the device's engine sends and receives, on them. */
 static inline haul_context *open_device(void) {
   haul_context *context;
   const char *name = getenv("HAUL_DEVICE");
+  haul_open_options options = HAUL_OPEN_OPTIONS_INIT;
+  options.engine_cpus = getenv("HAUL_ENGINE");
+  options.flags = options.engine_cpus != NULL ? HAUL_OPEN_ENGINE : 0;
   if (haul_abi_version() >> 16 != HAUL_ABI_VERSION >> 16) {
     fail("the library has another ABI than this program");
   }
-  must(NULL, haul_open(name != NULL ? name : "soft", NULL, &context));
+  must(NULL, haul_open(name != NULL ? name : "soft", &options, &context));
   return context;
 }
 

@@ -88,6 +88,7 @@ pub struct haul_open_options {
     pub close_timeout_ns: u64,
     pub peer_timeout_ns: u64,
     pub protect: *const c_char,
+    pub engine_cpus: *const c_char,
 }
 
 #[repr(C)]

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use haul_control::protect::Protection;
+use haul_soft::rnic::{Cpus, Drive};
 use haul_verbs::provider::Provider;
 use haul_verbs::{AsyncEvent, Context, Device, DeviceAttributes, DeviceCaps, Transport};
 
@@ -41,6 +42,8 @@ pub struct haul_context {
     pub(crate) context: Context,
     /// As the application declared it; 0: measured.
     rate_bps: u64,
+    /// Of its byte streams, too.
+    pub(crate) engine_cpus: Option<Cpus>,
     protection: Option<Protection>,
     pub(crate) last: Arc<Last>,
 }
@@ -95,6 +98,7 @@ impl haul_context {
     pub(crate) fn open(
         device: &Device,
         rate_bps: u64,
+        engine_cpus: Option<Cpus>,
         protection: Option<Protection>,
     ) -> Result<Self> {
         if protection.is_some() && device.provider() != haul_soft::rnic::PROVIDER {
@@ -104,6 +108,7 @@ impl haul_context {
             device: device.clone(),
             context: device.open()?,
             rate_bps,
+            engine_cpus,
             protection,
             last: Arc::default(),
         })
@@ -139,6 +144,7 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
     close_timeout_ns: 0,
     peer_timeout_ns: 0,
     protect: std::ptr::null(),
+    engine_cpus: std::ptr::null(),
 };
 
 /// All providers, the one that works everywhere first.
@@ -147,9 +153,10 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
 /// As [`text`] for the path.
 unsafe fn providers(
     options: &haul_open_options,
+    engine_cpus: Option<&Cpus>,
     protection: Option<&Protection>,
 ) -> Result<Vec<Arc<dyn Provider>>> {
-    if options.flags & !(HAUL_OPEN_NO_CRC | HAUL_OPEN_STRICT) != 0 {
+    if options.flags & !(HAUL_OPEN_NO_CRC | HAUL_OPEN_STRICT | HAUL_OPEN_ENGINE) != 0 {
         return Err(Error::unknown("flags", options.flags, "of HAUL_OPEN_…"));
     }
     let defaults = haul_soft::rnic::Options::default();
@@ -160,6 +167,14 @@ unsafe fn providers(
     let mut soft = defaults.clone();
     soft.crc = options.flags & HAUL_OPEN_NO_CRC == 0;
     soft.strict = options.flags & HAUL_OPEN_STRICT != 0;
+    if options.flags & HAUL_OPEN_ENGINE != 0 {
+        soft.drive = Drive::Engine;
+    } else if engine_cpus.is_some() {
+        return Err(Error::Argument(
+            "engine_cpus needs the flag HAUL_OPEN_ENGINE",
+        ));
+    }
+    soft.engine_cpus = engine_cpus.cloned();
     soft.fpdu_max = or_default(options.fpdu_max, defaults.fpdu_max);
     soft.shards = match options.shards {
         0 => defaults.shards,
@@ -237,7 +252,7 @@ pub extern "C" fn haul_device_list_create(
     run(&NOWHERE, "haul_device_list_create", || {
         place(out, || {
             // SAFETY: the defaults have no path.
-            let providers = unsafe { providers(&OPEN_DEFAULTS, None)? };
+            let providers = unsafe { providers(&OPEN_DEFAULTS, None, None)? };
             Ok(haul_device_list::new(&providers))
         })
     })
@@ -310,12 +325,18 @@ pub unsafe extern "C" fn haul_open(
             let options = options.unwrap_or(OPEN_DEFAULTS);
             // SAFETY: the caller's string.
             let protection = unsafe { protection(options.protect)? };
+            // SAFETY: the caller's string.
+            let engine_cpus = unsafe { text(options.engine_cpus)? };
+            let engine_cpus = engine_cpus.map(str::parse).transpose();
+            let engine_cpus =
+                engine_cpus.map_err(|wrong: String| Error::Text(format!("engine_cpus {wrong}")))?;
+            let (cpus, protect) = (engine_cpus.as_ref(), protection.as_ref());
             // SAFETY: the caller's path.
-            let providers = unsafe { providers(&options, protection.as_ref())? };
+            let providers = unsafe { providers(&options, cpus, protect)? };
             let list = haul_device_list::new(&providers);
             // SAFETY: the caller's string.
             let name = unsafe { text(name)? };
-            haul_context::open(list.find(name)?, options.rate_bps, protection)
+            haul_context::open(list.find(name)?, options.rate_bps, engine_cpus, protection)
         })
     })
 }

@@ -1,6 +1,6 @@
 //! The numbers of include/haul.h, under its names.
 
-pub const HAUL_ABI_VERSION: u32 = 0x0001_0003;
+pub const HAUL_ABI_VERSION: u32 = 0x0001_0004;
 
 pub const HAUL_OK: i32 = 0;
 pub const HAUL_ERR_UNSUPPORTED: i32 = -1;
@@ -50,6 +50,7 @@ pub const HAUL_STREAM_PEER_ENDED: u32 = 1 << 1;
 
 pub const HAUL_OPEN_NO_CRC: u32 = 1;
 pub const HAUL_OPEN_STRICT: u32 = 1 << 1;
+pub const HAUL_OPEN_ENGINE: u32 = 1 << 2;
 
 pub const HAUL_ACCESS_LOCAL_WRITE: u32 = 1;
 pub const HAUL_ACCESS_REMOTE_WRITE: u32 = 1 << 1;

@@ -74,6 +74,7 @@ unsafe fn options(context: &haul_context, from: *const haul_stream_options) -> R
     options.send_bytes = bytes(from.send_bytes);
     options.receive_bytes = bytes(from.receive_bytes);
     options.rate_bps = context.stream_rate_bps()?;
+    options.engine_cpus = context.engine_cpus.clone();
     options.protect = context.stream_protect();
     options.udt.config.connect_timeout_ns = from.connect_timeout_ns;
     options.udt.config.idle_timeout_ns = from.silence_timeout_ns;

@@ -72,6 +72,26 @@ fn every_example_runs() {
 }
 
 #[test]
+fn every_example_runs_with_an_engine_that_alone_drives() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let list = status.split("Cpus_allowed_list:").nth(1).unwrap().trim();
+    let (first, _) = list.split_once(|c: char| !c.is_ascii_digit()).unwrap();
+    let folder = build("engine", &[]);
+    for device in ["soft-tcp", "soft-udt"] {
+        let run = Run {
+            environment: &[("HAUL_DEVICE", device), ("HAUL_ENGINE", first)],
+            ..Run::default()
+        };
+        for program in ["srq", "verbs"] {
+            check(program, &command(&folder, program, &run).output().unwrap());
+        }
+        for (program, arguments) in BETWEEN_TWO {
+            between_two(&folder, program, arguments, &run);
+        }
+    }
+}
+
+#[test]
 fn every_example_runs_over_udt() {
     let run = Run {
         environment: &[("HAUL_DEVICE", "soft-udt")],

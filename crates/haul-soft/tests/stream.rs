@@ -101,6 +101,40 @@ fn both_directions_carry_octets_in_order_and_end_by_themselves() {
     assert!(matches!(near.send(b"more"), Err(LinkError::Closed)));
 }
 
+/// How many threads of streams may run on these processors and no others.
+fn engines_run_on(list: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let matches = tasks.filter(|task| {
+        let path = task.as_ref().unwrap().path();
+        let read = |name| std::fs::read_to_string(path.join(name)).unwrap_or_default();
+        let status = read("status");
+        let mut lines = status.lines();
+        let allowed = lines.find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        read("comm").trim() == "haul-stream" && allowed.is_some_and(|all| all.trim() == list)
+    });
+    matches.count()
+}
+
+#[test]
+fn streams_run_on_the_processors_that_are_named() {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    let own = status.split("Cpus_allowed_list:").nth(1).unwrap().trim();
+    let first = own.split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    let mut options = options(true, MIB);
+    options.engine_cpus = Some(first.parse().unwrap());
+    let (near, far) = pair(&options, &options);
+    assert!(engines_run_on(first) >= 2);
+    send(&near, MIB, MIB);
+    near.finish();
+    assert_eq!(receive(&far, MIB), MIB);
+    options.engine_cpus = Some("1023".parse().unwrap());
+    let error = Stream::connect(LOCAL, &options).unwrap_err().to_string();
+    assert!(
+        error.contains("may not use all of the processors 1023"),
+        "{error}"
+    );
+}
+
 #[test]
 fn a_full_window_holds_the_sender_back() {
     let (near, far) = pair(&options(true, MIB), &options(true, MIB));

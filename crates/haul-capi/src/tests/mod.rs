@@ -38,7 +38,7 @@ fn make<T>(create: impl FnOnce(Option<&mut MaybeUninit<*mut T>>) -> c_int) -> Bo
 impl World {
     fn new() -> Self {
         let script = Arc::new(Script::default());
-        let context = Box::new(haul_context::open(&mock::device(&script), 0, None).unwrap());
+        let context = Box::new(haul_context::open(&mock::device(&script), 0, None, None).unwrap());
         let pd = make(|out| haul_pd_create(Some(&context), out));
         let cq = make(|out| haul_cq_create(Some(&context), 8, None, 0, out));
         let init = haul_qp_init {

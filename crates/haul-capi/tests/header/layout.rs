@@ -54,7 +54,7 @@ pub(crate) fn all() -> Vec<Layout> {
             max_message, max_rd_atomic, max_init_rd_atomic, max_private_data, reserved,
         }
         haul_provider_info { size, devices, name, reason }
-        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap, rate_bps, connect_timeout_ns, close_timeout_ns, peer_timeout_ns, protect }
+        haul_open_options { size, flags, shards, fpdu_max, socket_buffer, pcap, rate_bps, connect_timeout_ns, close_timeout_ns, peer_timeout_ns, protect, engine_cpus }
         haul_peer { addr, scope_id, qp_num, port, reserved }
         haul_mr_info { size, access, lkey, rkey, addr, len, ptr }
         haul_mr_init { size, access, start, len, iova, peers, peer_count, sources }

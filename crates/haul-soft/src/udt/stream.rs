@@ -24,6 +24,7 @@ use haul_cc::{Algorithm, Rate, Time};
 use haul_io::notify;
 use haul_io::poller::{Interest, Poller, set_timer_slack_ns};
 use haul_io::ring::{Consumer, Producer, mirror_ring};
+use haul_io::thread::{Cpus, start_on};
 use haul_io::wake::{Readiness, SleepFlag};
 use haul_seal::Side;
 use haul_seal::handshake::{Handshake, Protect, Transport};
@@ -50,6 +51,8 @@ pub struct Options {
     pub receive_bytes: usize,
     /// Sends at this rate, wire bits per second, whatever the path does.
     pub rate_bps: Option<u64>,
+    /// Processors of the thread of each stream. None: those of the thread that opens it.
+    pub engine_cpus: Option<Cpus>,
     /// Streams are encrypted, and both ends authenticated. A listener returns streams that are, and
     /// no others.
     pub protect: Option<Arc<dyn Protect>>,
@@ -62,6 +65,7 @@ impl Default for Options {
             send_bytes: 16 << 20,
             receive_bytes: 16 << 20,
             rate_bps: None,
+            engine_cpus: None,
             protect: None,
         }
     }
@@ -231,9 +235,12 @@ impl Stream {
             stay_until: None,
             bulk: Bulk::default(),
         };
-        let builder = thread::Builder::new().name("haul-stream".into());
+        let engine = start_on(options.engine_cpus.as_ref(), || {
+            let builder = thread::Builder::new().name("haul-stream".into());
+            builder.spawn(move || engine.run())
+        })?;
         Ok(Self {
-            engine: Some(builder.spawn(move || engine.run())?),
+            engine: Some(engine),
             shared,
             outgoing: Mutex::new(outgoing),
             incoming: Mutex::new(incoming),
