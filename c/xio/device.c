@@ -19,7 +19,9 @@ static struct device *device_open(const struct options *options, char wrong[TEXT
     return NULL;
   }
   haul_open_options how = HAUL_OPEN_OPTIONS_INIT;
-  how.flags = options->crc ? 0 : HAUL_OPEN_NO_CRC;
+  bool engine = options->engine_cpus[0] != '\0';
+  how.flags = (options->crc ? 0 : HAUL_OPEN_NO_CRC) | (engine ? HAUL_OPEN_ENGINE : 0);
+  how.engine_cpus = engine ? options->engine_cpus : NULL;
   how.rate_bps = options->rate_bps;
   how.protect = options->protect[0] != '\0' ? options->protect : NULL;
   device->info = (haul_device_info)HAUL_DEVICE_INFO_INIT;
@@ -28,6 +30,7 @@ static struct device *device_open(const struct options *options, char wrong[TEXT
   device->crc = options->crc;
   strcpy(device->name, options->device);
   strcpy(device->protect, options->protect);
+  strcpy(device->engine_cpus, options->engine_cpus);
   if (haul_open(options->device, &how, &device->context) == HAUL_OK) {
     if (haul_query(device->context, &device->info) == HAUL_OK && haul_pd_create(device->context, &device->pd) == HAUL_OK) {
       if ((device->info.caps & HAUL_CAP_RC) != 0) {
@@ -51,7 +54,8 @@ struct device *device_take(const struct options *options, char wrong[TEXT_MAX]) 
   pthread_mutex_lock(&devices_lock);
   struct device *device = devices;
   while (device != NULL && (strcmp(device->name, options->device) != 0 || device->rate_bps != options->rate_bps ||
-                            device->crc != options->crc || strcmp(device->protect, options->protect) != 0)) {
+                            device->crc != options->crc || strcmp(device->protect, options->protect) != 0 ||
+                            strcmp(device->engine_cpus, options->engine_cpus) != 0)) {
     device = device->next;
   }
   if (device != NULL) {

@@ -4,7 +4,7 @@
 #include <errno.h>
 
 enum option { OPTION_CHANNEL = 1, OPTION_DEVICE, OPTION_MODE, OPTION_RATE, OPTION_SLAB, OPTION_SLABS, OPTION_CRC, OPTION_FALLBACK,
-              OPTION_PORT, OPTION_INTERFACE, OPTION_STATS, OPTION_PROTECT };
+              OPTION_PORT, OPTION_INTERFACE, OPTION_STATS, OPTION_PROTECT, OPTION_ENGINE_CPUS };
 
 static const struct options DEFAULTS = {
     .channel = "iwarp-udt", .device = "soft-udt", .slab = 1 << 20, .slabs = 128, .mode = MODE_WRITE, .crc = true};
@@ -67,6 +67,8 @@ static bool set_option(struct options *options, int option, const char *text) {
     return copy_text(options->stats, sizeof options->stats, text);
   case OPTION_PROTECT:
     return copy_text(options->protect, sizeof options->protect, text);
+  case OPTION_ENGINE_CPUS:
+    return copy_text(options->engine_cpus, sizeof options->engine_cpus, text) && strspn(text, "0123456789,-") == strlen(text);
   case OPTION_MODE:
     good = either(text, "write", "send", &flag);
     options->mode = flag ? MODE_SEND : MODE_WRITE;
@@ -109,6 +111,7 @@ static const struct known {
     {"interface", "an address of this host", OPTION_INTERFACE},
     {"stats", "a path", OPTION_STATS},
     {"protect", "key:FILE, key:FILE,PUBLIC-KEY or cert:CHAIN,KEY,ROOTS (%2C in the place of each comma)", OPTION_PROTECT},
+    {"engine-cpus", "processors: 1, 2-3 or 4%2C6 (%2C in the place of a comma)", OPTION_ENGINE_CPUS},
 };
 #define KNOWN_COUNT (sizeof KNOWN / sizeof KNOWN[0])
 

@@ -85,6 +85,7 @@ enum mode { MODE_WRITE = 0, MODE_SEND = 1, MODE_STREAM = 2 };
 
 /* Bytes of a value of protect. */
 #define PROTECT_MAX 512
+#define ENGINE_CPUS_MAX 64
 
 struct options {
   char channel[16];
@@ -92,6 +93,7 @@ struct options {
   char interface[64];
   char stats[256];
   char protect[PROTECT_MAX]; /* of haul_open_options; empty: plain */
+  char engine_cpus[ENGINE_CPUS_MAX]; /* of haul_open_options; empty: this process' threads drive */
   uint64_t rate_bps;         /* 0: measured */
   uint32_t slab;     /* bytes */
   uint32_t slabs;
@@ -122,6 +124,7 @@ struct device {
   unsigned users;
   char name[64];
   char protect[PROTECT_MAX];
+  char engine_cpus[ENGINE_CPUS_MAX];
   uint64_t rate_bps;
   bool crc;
   haul_context *context;

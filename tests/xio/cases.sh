@@ -3,7 +3,7 @@
 # by its status.
 
 readonly CASES=(
-  perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private private_default restart severed abort striped gfal
+  perf leaving get put unthreaded third_party parallel caching pipelining tree partial checksum private private_default restart severed abort striped gfal engine_cpus
   bad_option no_driver_there no_driver_here fallback_there fallback_here versions
   protected protected_get other_key unprotected_peer protect_excludes protect_required
 )
@@ -293,6 +293,17 @@ gfal() {
 }
 gfal_variants() { echo udt-write; }
 
+# ---- engines
+
+# The same bytes, with the library's threads on one processor.
+engine_cpus() {
+  local cpu
+  cpu=$(taskset -cp $$ | sed 's/.*: \([0-9]*\).*/\1/')
+  stack="$stack;engine-cpus=$cpu"
+  get
+}
+engine_cpus_variants() { get_variants; }
+
 # ---- words for what cannot be
 
 # The client fails and says this.
@@ -311,6 +322,10 @@ bad_option() {
   gsi_server here
   GLOBUS_THREAD_MODEL=pthread fails_with 'option slab=3 cannot be: it must be 4K to 64M' \
     -dcstack 'haul:slab=3' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  GLOBUS_THREAD_MODEL=pthread fails_with 'option engine-cpus=all cannot be: it must be processors' \
+    -dcstack 'haul:engine-cpus=all' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  GLOBUS_THREAD_MODEL=pthread fails_with 'may not use all of the processors 1023' \
+    -dcstack 'haul:engine-cpus=1023' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
 }
 bad_option_variants() { echo udt-write; }
 
