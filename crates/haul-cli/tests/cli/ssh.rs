@@ -1,6 +1,7 @@
 //! Transfers by ssh, with OpenSSH's client and server. Everything is in a network namespace that
 //! the test makes, with keys and files of its own.
 
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -31,6 +32,7 @@ fn with_openssh() {
         return;
     };
     host.carries_a_file_both_ways();
+    host.has_attributes_of_a_directory_without_a_name();
     host.forwards_no_agent();
     host.finds_the_agent_behind_noise();
     host.needs_no_more_than_a_forced_command();
@@ -205,6 +207,26 @@ impl Host {
         self.haul(&["get", "box:nothing", &into])
             .failed(4, "'nothing'");
         // The agents end with their transfers.
+        self.no_agent_is_left();
+    }
+
+    fn has_attributes_of_a_directory_without_a_name(&self) {
+        let ssh = format!("HAUL_SSH=ssh -F {}", self.path("client"));
+        let mut api = program_with(&[ssh]);
+        api.arg("api").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut api = api.spawn().unwrap();
+        let (mut stdin, mut stdout) = (api.stdin.take().unwrap(), api.stdout.take().unwrap());
+        let request = br#"{"id":1,"do":"stat","at":"box:/"}"#;
+        let lengths = (u64::try_from(request.len()).unwrap() << 32).to_be_bytes();
+        stdin.write_all(&[&lengths, &request[..]].concat()).unwrap();
+        let mut lengths = [0; 8];
+        stdout.read_exact(&mut lengths).unwrap();
+        let mut answer = vec![0; usize::try_from(u64::from_be_bytes(lengths) >> 32).unwrap()];
+        stdout.read_exact(&mut answer).unwrap();
+        let answer: serde_json::Value = serde_json::from_slice(&answer).unwrap();
+        assert_eq!(answer["result"]["kind"], "directory", "{answer}");
+        drop(stdin);
+        api.wait().unwrap();
         self.no_agent_is_left();
     }
 

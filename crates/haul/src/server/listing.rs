@@ -90,7 +90,7 @@ fn answer(
     let root = match place.directory(named(&request.path)) {
         Ok(dir) => Root::Directory(dir),
         Err(fault) if fault.code == Code::DirectoryNotFound => {
-            Root::File(place.file(&request.path)?.1)
+            Root::File(place.open(&request.path)?)
         }
         Err(fault) => return Err(fault),
     };

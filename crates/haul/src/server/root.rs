@@ -88,27 +88,29 @@ impl Place {
     /// Opens the file or directory that the client named; it has no name if its contents are
     /// meant.
     pub(super) fn file(&self, bytes: &[u8]) -> Result<(Option<Name>, File), Fault> {
-        let (path, opened) = match self {
-            Self::Below(dir) => {
-                let path = relative_path(bytes)?;
-                let opened = match path.as_os_str().is_empty() {
-                    true => dir.open_file(Path::new(".")),
-                    false => dir.open_file(&path),
-                };
-                (path, opened)
-            }
-            Self::Account => {
-                let path = account_path(bytes)?;
-                let opened = haul_io::file::open_source(&path);
-                (path, opened)
-            }
-        };
         let name = match is_contents(bytes) {
             true => None,
-            false => Some(Name::of_path(&path)?),
+            false => Some(Name::of_path(&self.path(bytes)?)?),
         };
-        let file = opened.map_err(|error| named(&printable(bytes), &error, false))?;
-        Ok((name, file))
+        Ok((name, self.open(bytes)?))
+    }
+
+    /// Opens the file or directory that the client named, which may have no name, such as `/`.
+    pub(super) fn open(&self, bytes: &[u8]) -> Result<File, Fault> {
+        let path = self.path(bytes)?;
+        let opened = match self {
+            Self::Below(dir) if path.as_os_str().is_empty() => dir.open_file(Path::new(".")),
+            Self::Below(dir) => dir.open_file(&path),
+            Self::Account => haul_io::file::open_source(&path),
+        };
+        opened.map_err(|error| named(&printable(bytes), &error, false))
+    }
+
+    fn path(&self, bytes: &[u8]) -> Result<PathBuf, Fault> {
+        match self {
+            Self::Below(_) => relative_path(bytes),
+            Self::Account => account_path(bytes),
+        }
     }
 }
 
@@ -205,6 +207,11 @@ mod tests {
         let path = |name: &str| dir.path().join(name).into_os_string().into_encoded_bytes();
         let place = Root::Account.open().unwrap();
         assert!(place.file(&path("link")).is_ok());
+        for unnamed in [&b"/"[..], b"//", b"..", b"~", b""] {
+            let opened = place.open(unnamed).unwrap();
+            assert!(opened.metadata().unwrap().is_dir());
+        }
+        assert!(place.file(b"/").is_err());
         assert!(place.directory(&path("new/deep/")).is_ok());
         assert_eq!(
             place.directory(&path("nothing")).unwrap_err().code,
