@@ -34,7 +34,6 @@ def _home(tmp_path_factory):
 def server(tmp_path_factory, _home):
     root = tmp_path_factory.mktemp("served")
     command = [binary(), "serve", str(root), "--listen", "127.0.0.1:0", "--allow-insecure"]
-    # Not a pipe: nobody would read it, and the server waits until its log is written.
     log = tmp_path_factory.mktemp("log") / "stderr"
     with log.open("w") as stderr:
         process = subprocess.Popen(command, stderr=stderr)

@@ -6,6 +6,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+/// What a writable pipe takes without blocking (`PIPE_BUF` of Linux), bytes.
+pub const PIPE_BUF: usize = 4096;
+
 /// Readable while it was signalled and not cleared (`eventfd(2)`).
 #[derive(Debug)]
 pub struct Signal(OwnedFd);
@@ -67,6 +70,24 @@ pub fn has_hung_up(fd: BorrowedFd<'_>) -> io::Result<bool> {
     wait([fd], PollFlags::RDHUP, Some(0))
 }
 
+/// Writes all bytes, at most [`PIPE_BUF`], if that does not block. Only another process that writes
+/// into the same pipe at this moment may still make it block.
+///
+/// # Errors
+/// `WouldBlock` if there is no room; else that of `poll(2)` or `write(2)`.
+pub fn write_now(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<()> {
+    if bytes.len() > PIPE_BUF {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    if !wait_writable([fd], Some(0))? {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    match rustix::io::write(fd, bytes)? {
+        count if count == bytes.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
 fn wait<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     what: PollFlags,
@@ -96,6 +117,24 @@ mod tests {
         drop(near);
         wait([far.as_fd()], PollFlags::RDHUP, Some(1_000_000_000)).unwrap();
         assert!(has_hung_up(far.as_fd()).unwrap());
+    }
+
+    #[test]
+    fn a_full_pipe_takes_nothing_and_does_not_block() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let piece = [b'x'; PIPE_BUF];
+        let mut written = 0;
+        while write_now(writer.as_fd(), &piece).is_ok() {
+            written += PIPE_BUF;
+        }
+        let fails = |bytes: &[u8]| write_now(writer.as_fd(), bytes).unwrap_err().kind();
+        assert!(written >= PIPE_BUF);
+        assert_eq!(fails(b"x"), io::ErrorKind::WouldBlock);
+        assert_eq!(fails(&[0; PIPE_BUF + 1]), io::ErrorKind::InvalidInput);
+        io::Read::read_exact(&mut reader, &mut vec![0; written]).unwrap();
+        write_now(writer.as_fd(), b"y").unwrap();
+        drop(reader);
+        assert_eq!(fails(b"z"), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

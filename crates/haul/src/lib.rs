@@ -70,6 +70,7 @@ use haul_control::cancel;
 pub use haul_control::{SOFTWARE, fault, printable};
 pub use haul_io::clock::local_second_of_day;
 pub use haul_io::file::{FileTime, create_output, raise_open_file_limit};
+pub use haul_io::notify::{PIPE_BUF, write_now};
 pub use haul_io::process::{forbid_core_dumps, is_ignored as is_signal_ignored, is_root};
 
 /// Default port of `haul serve`, TCP and UDP.

@@ -13,7 +13,8 @@ use haul_admin::server::Admin;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use crate::output::tell;
+use super::serve::note;
+use crate::output::dropped_lines;
 
 /// What the metrics give to those who reach them.
 const EXPOSURE: &str = "everybody who reaches this address sees how much the server transfers";
@@ -22,7 +23,7 @@ const EXPOSURE: &str = "everybody who reaches this address sees how much the ser
 /// dropped.
 pub(crate) fn open(address: SocketAddr, names: &[String], server: &Server) -> Result<Admin, Fault> {
     if !address.ip().is_loopback() {
-        tell(&format!("warning: metrics at {address}: {EXPOSURE}"));
+        note(&format!("warning: metrics at {address}: {EXPOSURE}"));
     }
     let counts = server.counts();
     let port = Arc::clone(server.port());
@@ -31,6 +32,7 @@ pub(crate) fn open(address: SocketAddr, names: &[String], server: &Server) -> Re
         counts: counts(),
         clients: port.sessions(),
         logins_refused: port.failed_logins(),
+        lines_dropped: dropped_lines(),
         is_draining: port.is_draining(),
         uptime_s: begun.elapsed().as_secs_f64(),
     };
@@ -38,13 +40,13 @@ pub(crate) fn open(address: SocketAddr, names: &[String], server: &Server) -> Re
         address,
         names,
         Box::new(move |request| answer(request, &snapshot)),
-        Box::new(|error| tell(&format!("metrics are served no more: {}", plain(error)))),
+        Box::new(|error| note(&format!("metrics are served no more: {}", plain(error)))),
     );
     let admin = admin.map_err(|error| {
         let text = format!("cannot serve metrics at {address}: {}", plain(&error));
         Fault::new(Code::Other, text).hint("choose another address with --metrics")
     })?;
-    tell(&format!("metrics at {}", url(admin.local_addr())));
+    note(&format!("metrics at {}", url(admin.local_addr())));
     Ok(admin)
 }
 
@@ -65,12 +67,13 @@ struct Snapshot {
     counts: Counts,
     clients: usize,
     logins_refused: u64,
+    lines_dropped: u64,
     is_draining: bool,
     uptime_s: f64,
 }
 
 #[expect(clippy::cast_precision_loss, reason = "metrics are floats")]
-fn families() -> [Family<Snapshot>; 11] {
+fn families() -> [Family<Snapshot>; 12] {
     type Of = Family<Snapshot>;
     [
         Of::gauge("serve_uptime", "Time since the start", |it| it.uptime_s).seconds(),
@@ -108,6 +111,11 @@ fn families() -> [Family<Snapshot>; 11] {
         Of::counter("serve_logins_refused", "Logins that failed", |it| {
             it.logins_refused as f64
         }),
+        Of::counter(
+            "serve_log_lines_dropped",
+            "Log lines dropped because stderr was not read",
+            |it| it.lines_dropped as f64,
+        ),
     ]
 }
 

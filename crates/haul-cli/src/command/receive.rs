@@ -51,7 +51,7 @@ fn receive(args: &Receive) -> Result<(), Fault> {
         let event = match outcome {
             Outcome::Paired(_) => Event::Paired,
             Outcome::Wrong(left) => {
-                tell(&format!(
+                super::serve::note(&format!(
                     "a sender entered a wrong code; tries left: {left}"
                 ));
                 if *left > 0 {

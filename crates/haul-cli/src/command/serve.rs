@@ -19,7 +19,7 @@ use super::listen::Listen;
 use super::{fail, metrics};
 use crate::args::Serve;
 use crate::interrupt::not_ignored;
-use crate::output::{print_line, tell};
+use crate::output::{self, print_line};
 use crate::trust::ServerFiles;
 
 /// Schema of an entry of the audit.
@@ -42,7 +42,7 @@ fn serve(args: &Serve, server: Server) -> Result<(), Fault> {
         None => None,
     };
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
-        tell(&format!(
+        note(&format!(
             "warning: cannot notify the service manager: {error}"
         ));
     }
@@ -79,14 +79,16 @@ fn bind(args: &Serve) -> Result<Server, Fault> {
         .addresses()
         .map_err(|error| Fault::new(Code::Other, format!("cannot tell the addresses: {error}")))?;
     let dir = haul::printable(args.dir.as_os_str().as_encoded_bytes());
-    tell(&format!("serving '{dir}' on {}", listen.shown(&addresses)));
-    if let Some(key) = files.public() {
-        tell(&format!(
+    let key = files.public();
+    // Who reads the next line may send a signal.
+    watch(files, Arc::clone(server.port()), args.patience)?;
+    note(&format!("serving '{dir}' on {}", listen.shown(&addresses)));
+    if let Some(key) = key {
+        note(&format!(
             "the server's key is {key} ({})",
             key.fingerprint()
         ));
     }
-    watch(files, Arc::clone(server.port()), args.patience)?;
     Ok(server)
 }
 
@@ -124,11 +126,11 @@ fn reload(files: &ServerFiles, server: &control::Server) {
     match files.config() {
         Ok(config) => {
             let ended = server.reconfigure(config);
-            tell(&format!(
+            note(&format!(
                 "read the authorised keys again; sessions ended: {ended}"
             ));
         }
-        Err(fault) => tell(&format!("keeps the authorised keys that it has: {fault}")),
+        Err(fault) => note(&format!("keeps the authorised keys that it has: {fault}")),
     }
 }
 
@@ -136,7 +138,7 @@ fn reload(files: &ServerFiles, server: &control::Server) {
 fn drain(server: &Arc<control::Server>, patience: Duration) {
     server.drain();
     let sessions = count_of(server.sessions() as u64, "session runs", "sessions run");
-    tell(&format!(
+    note(&format!(
         "draining: {sessions}; a second SIGTERM ends what runs"
     ));
     let server = Arc::clone(server);
@@ -163,8 +165,13 @@ pub(super) fn log(quiet: bool) -> Log {
     if quiet {
         Arc::new(|_| {})
     } else {
-        Arc::new(tell)
+        Arc::new(note)
     }
+}
+
+/// Writes a line of the log.
+pub(super) fn note(text: &str) {
+    output::log(&format!("haul: {text}"));
 }
 
 fn print_entry(entry: &Entry<'_>) {

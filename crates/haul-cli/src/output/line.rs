@@ -1,9 +1,49 @@
 //! Lines on stderr.
 
 use std::io::Write as _;
+use std::os::fd::AsFd as _;
+use std::sync::{Mutex, PoisonError};
+
+/// The longest line of a log, bytes: the rest is left out.
+const LINE_MAX: usize = haul::PIPE_BUF - 128;
+
+/// Lines of the log that could not be written.
+static DROPPED: Mutex<Dropped> = Mutex::new(Dropped { count: 0, told: 0 });
+
+struct Dropped {
+    count: u64,
+    /// Of these, how many the log mentions.
+    told: u64,
+}
 
 /// A line on stderr.
 pub(crate) fn tell(text: &str) {
     // Whoever reads it may have gone; the work does not depend on it.
     let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
+}
+
+/// Writes a line of a server's log on stderr. It never blocks: if stderr has no room, the line is
+/// dropped, and the next one that is written comes with the number of those.
+pub(crate) fn log(line: &str) {
+    let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut text = match dropped.count - dropped.told {
+        0 => String::new(),
+        count => format!("haul: log lines dropped, because stderr was not read: {count}\n"),
+    };
+    let mut end = LINE_MAX.min(line.len());
+    while !line.is_char_boundary(end) {
+        end -= 1;
+    }
+    text += &line[..end];
+    text.push('\n');
+    match haul::write_now(std::io::stderr().as_fd(), text.as_bytes()) {
+        Ok(()) => dropped.told = dropped.count,
+        Err(_) => dropped.count += 1,
+    }
+}
+
+/// Returns how many lines [`log`] has dropped.
+pub(crate) fn dropped_lines() -> u64 {
+    let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
+    dropped.count
 }

@@ -1,11 +1,13 @@
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::support::{Disk, MIB, Place, Server, haul, make_file, read_file, start, text};
+use crate::support::{
+    Disk, MIB, Place, Server, haul, make_file, read_file, start, text, wait_until,
+};
 
 #[test]
 fn a_missing_source_exits_4() {
@@ -82,11 +84,7 @@ fn options_that_a_channel_does_not_have_exit_2() {
 fn a_wrong_address_exits_5() {
     let place = Place::new();
     make_file(&place.client("a"), 10, 1);
-    let free = TcpListener::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port();
+    let free = free_port();
     haul([
         "send",
         &text(&place.client("a")),
@@ -99,6 +97,30 @@ fn a_wrong_address_exits_5() {
         "haul://no-such-host.invalid/",
     ])
     .failed(5, "cannot find a host called 'no-such-host.invalid'");
+}
+
+#[test]
+fn a_server_serves_while_nobody_reads_its_log() {
+    let place = Place::new();
+    let (mut log, mut full) = std::io::pipe().unwrap();
+    // As much as a pipe holds.
+    let mut filling = vec![b'x'; 64 << 10];
+    full.write_all(&filling).unwrap();
+    let server = Server::with_log(&place.server(""), free_port(), full);
+    wait_until("the server", || {
+        TcpStream::connect(("127.0.0.1", server.port)).is_ok()
+    });
+    make_file(&place.client("a"), 10, 1);
+    make_file(&place.client("b"), 10, 2);
+    haul(["send", &text(&place.client("a")), &server.at("")]).ok();
+    log.read_exact(&mut filling).unwrap();
+    assert!(filling.iter().all(|byte| *byte == b'x'));
+    haul(["send", &text(&place.client("b")), &server.at("")]).ok();
+    // The line of the second transfer, or the one that the first has written meanwhile.
+    let line = BufReader::new(log).lines().next().unwrap().unwrap();
+    let count = line.strip_prefix("haul: log lines dropped, because stderr was not read: ");
+    let count: u32 = count.unwrap_or_else(|| panic!("{line}")).parse().unwrap();
+    assert!(count >= 1, "{line}");
 }
 
 #[test]
@@ -422,6 +444,11 @@ fn an_unknown_congestion_control_is_a_clear_failure() {
         2,
         "no congestion control `nonesuch`: there are model, cubic,",
     );
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 /// Takes one connection after another and answers each with the same.

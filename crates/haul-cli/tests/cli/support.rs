@@ -132,6 +132,21 @@ impl Server {
         Self { child, port, log }
     }
 
+    /// A server at a port, whose log goes elsewhere.
+    pub(crate) fn with_log(dir: &Path, port: u16, log: impl Into<Stdio>) -> Self {
+        let listen = format!("--listen=127.0.0.1:{port}");
+        let args = [OsStr::new("serve"), dir.as_os_str(), listen.as_ref()];
+        let child = program()
+            .args(insecure(args))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap();
+        let log = Arc::default();
+        Self { child, port, log }
+    }
+
     /// `haul://127.0.0.1:PORT/path`, as the command line takes it.
     pub(crate) fn at(&self, path: &str) -> String {
         self.at_address("127.0.0.1", path)
