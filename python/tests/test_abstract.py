@@ -34,6 +34,7 @@ class Local(HaulFileSystem):
         open(os.path.join(self.root, path), "wb").close()
 
     def rm(self, path, recursive=False, maxdepth=None):
+        self.invalidate_cache()
         for one in [path] if isinstance(path, str) else path:
             one = os.path.join(self.root, one)
             if os.path.isdir(one):

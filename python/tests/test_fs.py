@@ -185,6 +185,34 @@ def test_the_attributes_of_many_files_are_in_flight_at_a_time(fs, monkeypatch):
     assert most == [50]
 
 
+def test_a_listing_spares_requests_for_attributes(server, fs, content, monkeypatch):
+    fs.invalidate_cache()
+    fs.ls("data")
+
+    def stat(at):
+        raise AssertionError(at)
+
+    monkeypatch.setattr(fs, "_child", types.SimpleNamespace(stat=stat, read=fs._child.read))
+    assert fs.info("data/f")["size"] == len(content)
+    assert fs.open("data/f").read(10) == content[:10]
+    monkeypatch.setattr(fs, "_expiry", 0)
+    with pytest.raises(AssertionError):
+        fs.info("data/f")
+
+
+def test_remembered_attributes_do_not_hide_a_change(server, fs):
+    file = server.root / "remembered"
+    file.write_bytes(b"first")
+    assert fs.cat_file("remembered") == b"first"
+    file.write_bytes(b"the second")
+    assert fs.info("remembered")["size"] == 5
+    assert fs.cat_file("remembered") == b"the second"
+    file.write_bytes(b"a third state")
+    with pytest.raises(SourceChangedError):
+        fs.open("remembered").read()
+    assert fs.open("remembered").read() == b"a third state"
+
+
 def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
     fs = HaulFileSystem(ssh="host", options=["--key", "none"], skip_instance_cache=True)
     sent, asked = [], []
@@ -194,7 +222,7 @@ def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
 
     def stat(at):
         asked.append(at)
-        if at != "host:/.":
+        if at != "host:/":
             raise NotFoundError(at)
         return Stat("directory", 0, 0o755, 0, 0)
 
@@ -210,7 +238,7 @@ def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):
     fs.put_file(str(tmp_path / "x"), "f")
     assert sent == [("f", "host:/"), ("g", "host:/"), ("d", "host:/"), ("f", "host:")]
     assert fs.ls("/", detail=False) == ["/d"]
-    assert asked == ["host:/d", "host:/."]
+    assert asked == ["host:/d", "host:/"]
 
 
 def test_a_source_with_another_name_is_not_copied(server, fs, tmp_path, monkeypatch):

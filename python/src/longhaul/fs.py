@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import asdict
 from datetime import datetime, timezone
 from typing import Any
 
@@ -16,6 +18,7 @@ from fsspec.utils import infer_storage_options
 
 from . import get, put
 from .child import Child, Stat
+from .errors import SourceChangedError
 
 #: The least that a read requests, bytes.
 _LEAST = 128 << 10
@@ -24,6 +27,9 @@ _AHEAD_MAX = 64 << 20
 
 #: A file of at most this many bytes is read whole by `HaulFileSystem.get_file`.
 _WHOLE_MAX = 64 << 20
+
+#: Attributes that are remembered.
+_KNOWN_MAX = 100_000
 
 _children: dict[tuple[str, ...], Child] = {}
 
@@ -36,6 +42,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
     `haul send` and `haul get`, such as ``["--key", "FILE"]``.
 
     A file is read as it was when it was opened: if it changes, a read raises `SourceChangedError`.
+    Attributes are remembered for ``listings_expiry_time`` seconds.
     Files are written whole when they are closed. Directories appear with their first file. Nothing
     can be removed.
     """
@@ -50,6 +57,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         port: int | str | None = None,
         ssh: str | None = None,
         options: Sequence[str] = (),
+        listings_expiry_time: float = 10,
         **kwargs: Any,
     ) -> None:
         if (host is None) == (ssh is None):
@@ -61,6 +69,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             name = f"[{host}]" if host and ":" in host else host
             self._host = f"haul://{name}:{port}/" if port else f"haul://{name}/"
         self._options = tuple(options)
+        self._expiry = listings_expiry_time
+        self._known: dict[str, tuple[float, Stat]] = {}
         self._child = _children.setdefault(self._options, Child(self._options))
 
     @classmethod
@@ -79,12 +89,38 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return {name: found[name] for name in ("host", "port") if found.get(name)}
 
     def _at(self, path: str) -> str:
-        # Attributes of "/" itself cannot be requested by ssh.
-        return self._host + ("/." if path == "/" else path)
+        return self._host + path
 
     def stat(self, path: str) -> Stat:
         """Returns the attributes that `open` and `cat_file` rely on."""
-        return self._child.stat(self._at(self._strip_protocol(path)))
+        path = self._strip_protocol(path)
+        return self._recall(path) or self._note(path, self._child.stat(self._at(path)))
+
+    def _recall(self, path: str) -> Stat | None:
+        noted, stat = self._known.get(path, (0.0, None))
+        return stat if time.monotonic() < noted + self._expiry else None
+
+    def _begin_stat(self, path: str) -> Future[dict[str, Any]]:
+        path = self._strip_protocol(path)
+        stat = self._recall(path)
+        if stat is None:
+            return self._child.begin_stat(self._at(path))
+        known: Future[dict[str, Any]] = Future()
+        known.set_result(asdict(stat))
+        return known
+
+    def _note(self, path: str, stat: Stat) -> Stat:
+        if len(self._known) >= _KNOWN_MAX:
+            self._known.clear()
+        self._known[path] = (time.monotonic(), stat)
+        return stat
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Forgets the attributes of a path, or all."""
+        if path is None:
+            self._known.clear()
+        else:
+            self._known.pop(self._strip_protocol(path), None)
 
     def info(self, path: str, **kwargs: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
@@ -101,6 +137,10 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         if info["type"] == "directory":
             entries = self._child.ls(self._at(path))
             found = [_entry(path, entry) for entry in entries if entry["path"]]
+            for entry, info in zip((one for one in entries if one["path"]), found, strict=True):
+                if entry["kind"] in ("file", "directory"):
+                    fields = ("kind", "size", "mode", "modified_s", "modified_ns")
+                    self._note(info["name"], Stat(**{name: entry[name] for name in fields}))
         found.sort(key=lambda one: str(one["name"]))
         return found if detail else [one["name"] for one in found]
 
@@ -126,8 +166,13 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, path: str, start: int | None = None, end: int | None = None, **kwargs: Any
     ) -> bytes:
         stat = self.stat(path)
-        start, end = _bounds(stat.size, start, end)
-        return self._read(path, stat, start, end).result()
+        try:
+            return self._read(path, stat, *_bounds(stat.size, start, end)).result()
+        except SourceChangedError:
+            # The attributes may have been remembered from before the change.
+            self.invalidate_cache(path)
+            stat = self.stat(path)
+            return self._read(path, stat, *_bounds(stat.size, start, end)).result()
 
     def cat_ranges(
         self,
@@ -148,16 +193,20 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return self._read(path, stat, *_bounds(stat.size, start, end))
 
         ranges = list(zip(paths, each(starts), each(ends), strict=True))
-        stats = {
-            path: _begun(self._child.begin_stat, self._at(self._strip_protocol(path)))
-            for path in dict.fromkeys(paths)
-        }
+        stats = {path: _begun(self._begin_stat, path) for path in dict.fromkeys(paths)}
         futures = [_begun(begin, *one) for one in ranges]
         return [_result(future, on_error) for future in futures]
 
     def _read(self, path: str, stat: Stat, start: int, end: int) -> Future[bytes]:
-        at = self._at(self._strip_protocol(path))
-        return self._child.read(at, stat, start, max(end - start, 0))
+        path = self._strip_protocol(path)
+
+        def check(future: Future[bytes]) -> None:
+            if not future.cancelled() and isinstance(future.exception(), SourceChangedError):
+                self.invalidate_cache(path)
+
+        future = self._child.read(self._at(path), stat, start, max(end - start, 0))
+        future.add_done_callback(check)
+        return future
 
     def put_file(
         self, lpath: str, rpath: str, callback: Any = DEFAULT_CALLBACK, mode: str = "overwrite",
@@ -168,7 +217,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return
         options = ["--no-replace", *self._options] if mode == "create" else self._options
         parent, slash, name = rpath.rpartition("/")
-        target = self._host + parent + slash
+        target = self._at(parent + slash)
         with tempfile.TemporaryDirectory() as folder:
             if os.path.basename(lpath) != name:
                 # `haul send` follows a link that is an operand, and sends the file by its name.
@@ -176,6 +225,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
                 os.symlink(os.path.realpath(lpath), named)
                 lpath = named
             put(lpath, target, options=options)
+        self.invalidate_cache(rpath)
 
     def get_file(
         self, rpath: str, lpath: str, callback: Any = DEFAULT_CALLBACK, outfile: Any = None,
@@ -193,7 +243,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             if stat.size <= _WHOLE_MAX:
                 # A transfer would take more round trips.
                 with open(got, "wb") as file:
-                    file.write(self._read(rpath, stat, 0, stat.size).result())
+                    file.write(self.cat_file(rpath))
             else:
                 get(self._at(rpath), folder, options=self._options)
             os.replace(got, lpath)
@@ -207,7 +257,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             raise FileNotFoundError(parent)
         with tempfile.TemporaryDirectory() as folder:
             os.mkdir(os.path.join(folder, name))
-            put(os.path.join(folder, name), self._host + parent + slash, options=self._options)
+            put(os.path.join(folder, name), self._at(parent + slash), options=self._options)
 
     def makedirs(self, path: str, exist_ok: bool = False) -> None:
         if not (exist_ok and self.isdir(path)):
