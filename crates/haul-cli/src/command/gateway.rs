@@ -242,7 +242,7 @@ fn introduce(name: &str, gateway: &Gateway, sockets: Option<u64>) {
 
 /// Prints a line of the log, with the date.
 fn print(line: &str) {
-    output::log(&format!("{} {line}", date::now()));
+    output::log_line(&format!("{} {line}", date::now()));
 }
 
 /// Returns the prefix of a line: the program, and its level if it is above normal.

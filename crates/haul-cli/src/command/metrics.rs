@@ -13,8 +13,7 @@ use haul_admin::server::Admin;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::serve::note;
-use crate::output::dropped_lines;
+use crate::output::{dropped_lines, note};
 
 /// What the metrics give to those who reach them.
 const EXPOSURE: &str = "everybody who reaches this address sees how much the server transfers";

@@ -16,7 +16,7 @@ use haul_control::trust::ServerConfig;
 use super::fail;
 use crate::args::trust::Receive;
 use crate::operand::listen_address;
-use crate::output::tell;
+use crate::output::{note, tell};
 
 /// How often it examines whether it is still needed.
 const LOOK: Duration = Duration::from_millis(200);
@@ -51,7 +51,7 @@ fn receive(args: &Receive) -> Result<(), Fault> {
         let event = match outcome {
             Outcome::Paired(_) => Event::Paired,
             Outcome::Wrong(left) => {
-                super::serve::note(&format!(
+                note(&format!(
                     "a sender entered a wrong code; tries left: {left}"
                 ));
                 if *left > 0 {

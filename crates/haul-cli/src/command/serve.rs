@@ -19,7 +19,7 @@ use super::listen::Listen;
 use super::{fail, metrics};
 use crate::args::Serve;
 use crate::interrupt::not_ignored;
-use crate::output::{self, print_line};
+use crate::output::{note, print_line};
 use crate::trust::ServerFiles;
 
 /// Schema of an entry of the audit.
@@ -167,11 +167,6 @@ pub(super) fn log(quiet: bool) -> Log {
     } else {
         Arc::new(note)
     }
-}
-
-/// Writes a line of the log.
-pub(super) fn note(text: &str) {
-    output::log(&format!("haul: {text}"));
 }
 
 fn print_entry(entry: &Entry<'_>) {

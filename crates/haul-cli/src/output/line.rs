@@ -22,9 +22,14 @@ pub(crate) fn tell(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "haul: {text}");
 }
 
+/// Writes a line of a server's log, as [`log_line`] does.
+pub(crate) fn note(text: &str) {
+    log_line(&format!("haul: {text}"));
+}
+
 /// Writes a line of a server's log on stderr. It never blocks: if stderr has no room, the line is
 /// dropped, and the next one that is written comes with the number of those.
-pub(crate) fn log(line: &str) {
+pub(crate) fn log_line(line: &str) {
     let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = match dropped.count - dropped.told {
         0 => String::new(),
@@ -42,7 +47,7 @@ pub(crate) fn log(line: &str) {
     }
 }
 
-/// Returns how many lines [`log`] has dropped.
+/// Returns how many lines [`log_line`] has dropped.
 pub(crate) fn dropped_lines() -> u64 {
     let dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
     dropped.count

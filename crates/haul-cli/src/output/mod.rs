@@ -33,7 +33,7 @@ mod so_far;
 
 use failures::Failures;
 use human::{binary, percent};
-pub(crate) use line::{dropped_lines, log, tell};
+pub(crate) use line::{dropped_lines, log_line, note, tell};
 use progress::Progress;
 use so_far::SoFar;
 
