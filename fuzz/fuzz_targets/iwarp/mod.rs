@@ -195,6 +195,7 @@ impl Host {
         let mut messages = MessageConfig::default();
         messages.qp = qp;
         messages.window = 4_096;
+        messages.sealed = !input.crc;
         let core = match (input.messages, initiator) {
             (false, true) => {
                 let connection = StreamConnection::connect(now, stream, b"hello");
@@ -325,9 +326,11 @@ impl Host {
         let header_len = header.emit(&mut ulpdu);
         ulpdu.truncate(header_len);
         ulpdu.extend(self.own(segment, Stag(stag), to));
-        if let Core::Messages(_) = self.core {
-            let crc = crc(&ulpdu, segment.bad_crc);
-            ulpdu.extend(crc);
+        if let Core::Messages(connection) = &self.core {
+            if connection.params().is_none_or(|params| params.crc) {
+                let crc = crc(&ulpdu, segment.bad_crc);
+                ulpdu.extend(crc);
+            }
             let index = self.index.wrapping_add_signed(segment.ahead.into());
             self.index += u64::from(segment.ahead == 0);
             self.feed(index, &ulpdu, usize::MAX);
@@ -380,7 +383,7 @@ impl Host {
     fn feed(&mut self, index: u64, octets: &[u8], most: usize) {
         match &mut self.core {
             Core::Messages(connection) => {
-                if !MessageConnection::verify(octets) {
+                if !connection.verify(octets) {
                     return;
                 }
                 let arrived = connection.handle_message(self.now, &mut self.ram, index, octets);
@@ -616,7 +619,10 @@ fn frame(initiator: bool, flags: u8, first: u16, second: u16) -> Vec<u8> {
 
 fn hello(initiator: bool, first: u16, second: u16) -> Vec<u8> {
     let terms = Terms {
-        features: Features::ALL,
+        features: Features {
+            no_crc: first & 8 != 0,
+            ..Features::ALL
+        },
         ird: first & 7,
         ord: second & 3,
         segment_max: 300 + u32::from(second),

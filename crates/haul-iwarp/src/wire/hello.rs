@@ -6,7 +6,7 @@
 //!   4  1  version, 1
 //!   5  1  kind: 1 request, 2 reply, 3 refusal, 4 ready, 5 finish
 //!   6  2  capabilities, [`super::Features`]: 1 atomics, 2 immediate data, 4 Send with immediate
-//!         data; 8 is for streams
+//!         data, 16 segments without CRC; 8 is for streams
 //!   8  2  IRD
 //!  10  2  ORD
 //!  12  4  largest segment accepted, bytes

@@ -28,15 +28,18 @@ pub struct Features {
     /// 8: over streams, a close notice precedes the end of a stream that is in order
     /// ([`TermCode::CLOSE_NOTICE`]).
     pub close_notice: bool,
+    /// 16: over messages, segments have no CRC, because the lower layer authenticates them.
+    pub no_crc: bool,
 }
 
 impl Features {
-    /// All that this implementation has.
+    /// All that this implementation has, whatever the lower layer is.
     pub const ALL: Self = Self {
         atomics: true,
         immediate: true,
         send_immediate: true,
         close_notice: true,
+        no_crc: false,
     };
 
     pub(crate) const fn parse(bits: u16) -> Self {
@@ -45,6 +48,7 @@ impl Features {
             immediate: bits & 2 != 0,
             send_immediate: bits & 4 != 0,
             close_notice: bits & 8 != 0,
+            no_crc: bits & 16 != 0,
         }
     }
 
@@ -53,6 +57,7 @@ impl Features {
             | u16::from(self.immediate) << 1
             | u16::from(self.send_immediate) << 2
             | u16::from(self.close_notice) << 3
+            | u16::from(self.no_crc) << 4
     }
 
     /// Returns the common capabilities.
@@ -63,6 +68,7 @@ impl Features {
             immediate: self.immediate && other.immediate,
             send_immediate: self.send_immediate && other.send_immediate,
             close_notice: self.close_notice && other.close_notice,
+            no_crc: self.no_crc && other.no_crc,
         }
     }
 }

@@ -267,8 +267,9 @@ fn what_is_no_hello_is_refused_at_the_start() {
         assert!(matches!(end.connection.error(), Some(Error::Startup(_))));
         assert!(end.events.contains(&Event::Disconnect));
     }
-    assert!(!MessageConnection::verify(b"LHIW"));
-    assert!(!MessageConnection::verify(&[]));
+    let end = MessageConnection::listen(Time::default(), config());
+    assert!(!end.verify(b"LHIW"));
+    assert!(!end.verify(&[]));
 }
 
 /// A segment of 8 bytes: tagged, or to queue 0 as message `msn`.
@@ -468,6 +469,59 @@ fn a_send_with_immediate_data_is_for_ends_that_agree_on_it() {
     let error = Error::PeerMisbehaved(TermCode::UNEXPECTED_OPCODE);
     assert_eq!(end.connection.error(), Some(error));
     assert_eq!(end.ram.placed, 0);
+}
+
+/// Opens a connection of which each end may have a lower layer that seals.
+fn open_over([first, second]: [bool; 2]) -> Net {
+    let config = |sealed| common::with(config(), |config| config.sealed = sealed);
+    let mut net = Net::new([config(first), config(second)], CALM, 1, b"");
+    net.establish();
+    net
+}
+
+#[test]
+fn segments_have_no_crc_where_the_lower_layers_of_both_ends_seal() {
+    for sealed in [[true; 2], [true, false], [false, true], [false; 2]] {
+        let has_crc = sealed != [true; 2];
+        let mut net = open_over(sealed);
+        for end in &net.ends {
+            assert_eq!(end.connection.params().unwrap().crc, has_crc, "{sealed:?}");
+        }
+        let [a, b] = &mut net.ends;
+        receive(b, 1, 64);
+        post(a, 2, SEND, pattern(64, 1));
+        let [(index, message)] = &said(a)[..] else {
+            panic!("one segment");
+        };
+        assert_eq!(message.len(), 18 + 64 + if has_crc { 4 } else { 0 });
+        // What is made again is alike.
+        assert_eq!(a.again(*index).as_ref(), Some(message));
+        let mut damaged = message.clone();
+        damaged[40] ^= 1;
+        assert_eq!(b.connection.verify(&damaged), !has_crc);
+        b.take(*index, message);
+        assert_eq!(b.ram.receives[&1], pattern(64, 1));
+        let now = a.now;
+        net.ends[0].connection.close(now);
+        net.settle();
+        for end in &net.ends {
+            assert_eq!(end.connection.error(), None);
+        }
+    }
+}
+
+#[test]
+fn a_hello_has_a_crc_whatever_the_lower_layer_does() {
+    let mut message = finish(2);
+    message[8] ^= 1;
+    assert!(!open_over([true; 2]).ends[1].connection.verify(&message));
+    // An authenticated peer whose messages are too short is at fault.
+    for message in [&[][..], &[0x41], &[0x41, 0x43, 0, 0]] {
+        let mut net = open_over([true; 2]);
+        net.ends[1].take(2, message);
+        let error = Error::PeerMisbehaved(TermCode::UNSPECIFIED);
+        assert_eq!(net.ends[1].connection.error(), Some(error));
+    }
 }
 
 #[test]

@@ -448,6 +448,7 @@ fn over_messages(seed: u64) -> u64 {
         common::with(MessageConfig::default(), |config| {
             config.qp = queues(&mut random);
             config.segment_max = [256, 1_452, 8_000][random.below(3) as usize];
+            config.sealed = random.chance(500);
         })
     });
     let path = Path {

@@ -64,12 +64,13 @@ fn add_bit_by_bit(original: u64, add: u64, mask: u64) -> u64 {
     result
 }
 
-fn features([atomics, immediate, send_immediate, close_notice]: [bool; 4]) -> Features {
+fn features([atomics, immediate, send_immediate, close_notice, no_crc]: [bool; 5]) -> Features {
     Features {
         atomics,
         immediate,
         send_immediate,
         close_notice,
+        no_crc,
     }
 }
 
@@ -206,7 +207,7 @@ proptest! {
         kinds in prop::option::of(any::<[bool; 3]>()),
         ird in 0_u16..0x4000,
         ord in 0_u16..0x4000,
-        bits in any::<[bool; 4]>(),
+        bits in any::<[bool; 5]>(),
         fpdu_units in any::<u16>(),
     ) {
         let peer_to_peer = kinds.map(|[send, write, read]| RtrKinds { send, write, read });
@@ -225,7 +226,7 @@ proptest! {
     #[test]
     fn hellos_come_back(
         kind in 0..5,
-        bits in any::<[bool; 4]>(),
+        bits in any::<[bool; 5]>(),
         reads in any::<[u16; 2]>(),
         segment_max in any::<u32>(),
         private in prop::collection::vec(any::<u8>(), 0..=PRIVATE_DATA_MAX),

@@ -43,7 +43,7 @@ impl MessageEnd {
     }
 
     pub fn take(&mut self, index: u64, message: &[u8]) {
-        assert!(MessageConnection::verify(message));
+        assert!(self.connection.verify(message));
         self.received.insert(index);
         while self.received.remove(&self.base) {
             self.base += 1;
@@ -89,9 +89,11 @@ impl MessageEnd {
         let segment = &datagram.segment;
         let mut out = header[..segment.header_len].to_vec();
         out.extend(self.ram.payload(segment.payload, segment.payload_len));
-        let mut digest = Crc32c::new();
-        digest.update(&out);
-        out.extend(datagram.trailer(digest));
+        if datagram.crc {
+            let mut digest = Crc32c::new();
+            digest.update(&out);
+            out.extend(datagram.trailer(digest));
+        }
         assert_eq!(out.len(), datagram.wire_len());
         out
     }

@@ -49,6 +49,9 @@ pub struct MessageConfig {
     /// The longest DDP segment, bytes: the capacity of a message of the lower layer, less four for
     /// the CRC. The lesser of both ends' applies.
     pub segment_max: u32,
+    /// The lower layer authenticates every message, so segments need no CRC. They have one unless
+    /// both ends set this. Default: false.
+    pub sealed: bool,
     /// Messages that may be in flight: the lower layer's window, or more. Costs one bit each, while
     /// they are.
     pub window: u64,
@@ -63,6 +66,7 @@ impl Default for MessageConfig {
         Self {
             qp: QpConfig::default(),
             segment_max: 1_452,
+            sealed: false,
             window: 1 << 20,
             startup_timeout_ns: 5 * SECOND_NS,
             close_timeout_ns: 5 * SECOND_NS,
@@ -70,11 +74,13 @@ impl Default for MessageConfig {
     }
 }
 
-/// A message to be sent: header slot, payload, and [`Datagram::trailer`].
+/// A message to be sent: header slot, payload, and [`Datagram::trailer`] if it has a CRC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Datagram {
     /// Header and payload; [`Segment::index`] is the number of the message.
     pub segment: Segment,
+    /// A CRC follows the payload.
+    pub crc: bool,
 }
 
 impl Datagram {
@@ -87,7 +93,7 @@ impl Datagram {
     /// Returns the length of the message, in bytes.
     #[must_use]
     pub fn wire_len(&self) -> usize {
-        self.segment.header_len + self.segment.payload_len as usize + CRC_LEN
+        self.segment.header_len + self.segment.payload_len as usize + crc_len(self.crc)
     }
 }
 
@@ -210,12 +216,19 @@ impl MessageConnection {
             return Err(PostError::PrivateData);
         }
         Ok(Terms {
-            features: FEATURES,
+            features: self.features(),
             ird,
             ord,
             segment_max,
             private,
         })
+    }
+
+    fn features(&self) -> Features {
+        Features {
+            no_crc: self.config.sealed,
+            ..FEATURES
+        }
     }
 
     fn queue_control(&mut self, index: u64, hello: &Hello<'_>) {
@@ -231,12 +244,12 @@ impl MessageConnection {
     }
 
     fn establish(&mut self, ird: u16, ord: u16, segment_max: u32, peer: Features) {
-        let features = FEATURES.common(peer);
+        let features = self.features().common(peer);
         self.phase = Phase::Open;
         self.params = Some(Params {
             ird,
             ord,
-            crc: true,
+            crc: !features.no_crc,
             markers_out: false,
             markers_in: false,
             ulpdu_max: segment_max,
@@ -249,10 +262,18 @@ impl MessageConnection {
         self.qp.event(Event::Established);
     }
 
+    /// Whether segments have a CRC.
+    fn has_crc(&self) -> bool {
+        self.params.is_none_or(|params| params.crc)
+    }
+
     /// Whether a message is as it was sent. To be asked before the lower layer acknowledges it: one
-    /// that is not is lost.
+    /// that is not is lost. Of a segment without CRC the lower layer has authenticated all.
     #[must_use]
-    pub fn verify(message: &[u8]) -> bool {
+    pub fn verify(&self, message: &[u8]) -> bool {
+        if !self.has_crc() && !Hello::is_hello(message) {
+            return true;
+        }
         let Some((body, crc)) = message.split_last_chunk::<CRC_LEN>() else {
             return false;
         };
@@ -299,7 +320,7 @@ impl MessageConnection {
             self.receive_control(memory, index, message);
             return None;
         }
-        let body_len = message.len().saturating_sub(CRC_LEN);
+        let body_len = message.len().saturating_sub(crc_len(self.has_crc()));
         let headers = headers_of(&message[..body_len]);
         let len = u32::try_from(body_len).unwrap_or(u32::MAX);
         let admitted = match headers {
@@ -561,6 +582,7 @@ impl MessageConnection {
                 payload: emission.payload,
                 payload_len: emission.payload_len,
             },
+            crc: self.has_crc(),
         }
     }
 
@@ -732,6 +754,10 @@ impl ReliableConnection for MessageConnection {
     fn error(&self) -> Option<Error> {
         self.qp.error()
     }
+}
+
+const fn crc_len(crc: bool) -> usize {
+    if crc { CRC_LEN } else { 0 }
 }
 
 /// The headers at the start of a segment; `None` if it is too short for them.

@@ -97,6 +97,7 @@ mod tests {
                 payload: Payload::None,
                 payload_len: 0,
             },
+            crc: true,
         }
     }
 
