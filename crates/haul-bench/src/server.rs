@@ -330,6 +330,7 @@ impl Bench {
                 let means = Means {
                     files: self.config.files.clone(),
                     data_port: self.config.data_port,
+                    dead_after: self.config.dead_after,
                 };
                 path::server::serve(&means, &control, own.ip(), plan).map(|moved| *bytes = moved)
             }

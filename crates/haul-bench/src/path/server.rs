@@ -23,6 +23,8 @@ pub(crate) struct Means {
     pub(crate) files: Files,
     /// The first port of data; any free one where it is zero.
     pub(crate) data_port: u16,
+    /// A client whose data connections show no life for this long counts as gone.
+    pub(crate) dead_after: Duration,
 }
 
 /// Takes part in one measurement; returns the payload that arrived, bytes.
@@ -86,7 +88,11 @@ fn open(
             tcp::prepare(plan, &listener).map_err(failed)?;
             tell(vec![listener.local_addr().map_err(failed)?.port()])?;
             Ok(Box::new(tcp::Tcp::accept(
-                plan, &listener, ticket, &patience,
+                plan,
+                &listener,
+                ticket,
+                &patience,
+                means.dead_after,
             )?))
         }
         Engine::Udt => {
@@ -97,6 +103,7 @@ fn open(
                 &mut listener,
                 ticket,
                 &patience,
+                means.dead_after,
             )?))
         }
         Engine::Udp => {

@@ -22,8 +22,6 @@ use super::tally::Budget;
 
 /// Ticket and number of the stream, in front of everything else.
 const HEADER: usize = 10;
-/// For the server, a connection whose peer acknowledges nothing for this long is dead.
-const DEAD_AFTER: Duration = Duration::from_secs(30);
 /// A client sends at once which stream a connection is. Other connections are closed after this.
 const INTRODUCTION: Duration = Duration::from_secs(2);
 /// Connections that have not sent it; with more, the oldest is closed.
@@ -69,12 +67,14 @@ impl Tcp {
         Self::new(plan, streams, dead_after)
     }
 
-    /// The server's side: waits for all streams. Connections without the ticket are dropped.
+    /// The server's side: waits for all streams. Connections without the ticket are dropped. One
+    /// whose peer acknowledges nothing for `dead_after` is dead.
     pub(crate) fn accept(
         plan: &PathPlan,
         listener: &TcpListener,
         ticket: u64,
         patience: &Patience<'_>,
+        dead_after: Duration,
     ) -> Result<Self, Fault> {
         let mut streams: Vec<Option<TcpStream>> = (0..plan.streams).map(|_| None).collect();
         let mut silent: VecDeque<Silent> = VecDeque::new();
@@ -115,7 +115,7 @@ impl Tcp {
             }
         }
         let streams = streams.into_iter().flatten().collect();
-        Self::new(plan, streams, DEAD_AFTER)
+        Self::new(plan, streams, dead_after)
     }
 
     fn new(plan: &PathPlan, streams: Vec<TcpStream>, dead_after: Duration) -> Result<Self, Fault> {
@@ -513,7 +513,7 @@ mod tests {
         std::thread::scope(|scope| {
             let client = scope.spawn(|| Tcp::connect(&plan, address, 7, (timeout, timeout)));
             let patience = Patience::new(&far, timeout);
-            Tcp::accept(&plan, &listener, 7, &patience).unwrap();
+            Tcp::accept(&plan, &listener, 7, &patience, timeout).unwrap();
             client.join().unwrap().unwrap();
         });
         assert!(begun.elapsed() < INTRODUCTION, "{:?}", begun.elapsed());

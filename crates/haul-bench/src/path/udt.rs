@@ -46,7 +46,6 @@ impl Udt {
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
         };
         let mut options = options(plan);
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         options.config.connect_timeout_ns = ns(timeout);
         options.config.idle_timeout_ns = ns(dead_after);
         let connect = |index| {
@@ -64,14 +63,17 @@ impl Udt {
     }
 
     /// The server's side: waits for all streams. Connections without the ticket fail in the
-    /// handshake.
+    /// handshake. One whose peer sends nothing for `dead_after` is dead.
     pub(crate) fn accept(
         plan: &PathPlan,
         listener: &mut Listener,
         ticket: u64,
         patience: &Patience<'_>,
+        dead_after: Duration,
     ) -> Result<Self, Fault> {
         let clock = Clock::new();
+        let mut options = options(plan);
+        options.config.idle_timeout_ns = ns(dead_after);
         let expected: Vec<Identity> = (0..plan.streams)
             .map(|index| identity(ticket, index))
             .collect();
@@ -81,11 +83,10 @@ impl Udt {
                 let text = "the client opened no UDT connection";
                 return Err(Fault::new(Code::PeerGone, text));
             };
-            let left = u64::try_from(left.as_nanos()).unwrap_or(u64::MAX);
-            let until = Time::from_ns(clock.now_ns().saturating_add(left));
+            let until = Time::from_ns(clock.now_ns().saturating_add(ns(left)));
             let mut wanted = |request: &Request| {
                 let is_expected = expected.contains(&request.identity());
-                is_expected.then(|| options(plan))
+                is_expected.then(|| options.clone())
             };
             let accepted = listener.accept(Some(until), &mut wanted);
             let accepted = accepted.map_err(|error| Fault::new(Code::Other, error.to_string()))?;
@@ -110,6 +111,10 @@ impl Udt {
     fn stats(&self) -> Vec<Stats> {
         self.remotes.iter().filter_map(Remote::stats).collect()
     }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Listens for the client's connections.
