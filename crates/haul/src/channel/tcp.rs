@@ -10,7 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::ScopedJoinHandle;
@@ -379,8 +379,8 @@ struct Arrivals {
 #[derive(Debug, Default)]
 struct Pending {
     sessions: HashMap<Ticket, Streams>,
-    /// Connections without a session, by number, oldest first.
-    unclaimed: VecDeque<u64>,
+    /// Connections without a session, by number, oldest first, and where they come from.
+    unclaimed: VecDeque<(u64, Option<IpAddr>)>,
     arrived: u64,
 }
 
@@ -393,16 +393,25 @@ struct Streams {
 }
 
 /// Maximum number of connections without a session, each of which takes a thread. Beyond it the
-/// oldest is closed.
+/// oldest of the address that has most of them is closed, so that one address cannot displace
+/// those of others.
 const UNCLAIMED_MAX: usize = 256;
 
 impl Pending {
     /// Adds a connection and returns its number.
-    fn enter(&mut self) -> u64 {
+    fn enter(&mut self, from: Option<IpAddr>) -> u64 {
         self.arrived += 1;
-        self.unclaimed.push_back(self.arrived);
+        self.unclaimed.push_back((self.arrived, from));
         if self.unclaimed.len() > UNCLAIMED_MAX {
-            self.unclaimed.pop_front();
+            let mut counts = HashMap::new();
+            for (_, from) in &self.unclaimed {
+                *counts.entry(*from).or_insert(0) += 1;
+            }
+            let most = counts.values().max();
+            let mut sources = self.unclaimed.iter().map(|(_, from)| from);
+            if let Some(oldest) = sources.position(|from| counts.get(from) == most) {
+                self.unclaimed.remove(oldest);
+            }
         }
         self.arrived
     }
@@ -438,19 +447,22 @@ impl Acceptor {
     /// Hands a connection to the session that claims its ticket. Blocks for the claim until
     /// `deadline`; then, or if too many connections wait, closes it.
     pub(crate) fn deliver(&self, ticket: Ticket, index: u16, stream: TcpStream, deadline: Instant) {
+        let from = stream.peer_addr().ok().map(|from| from.ip());
         let mut pending = lock(&self.arrivals.pending);
-        let number = pending.enter();
+        let number = pending.enter(from);
         self.arrivals.changed.notify_all();
         let patience = deadline.saturating_duration_since(Instant::now());
         let unclaimed = |pending: &mut Pending| {
-            !pending.sessions.contains_key(&ticket) && pending.unclaimed.contains(&number)
+            let mut waiting = pending.unclaimed.iter();
+            !pending.sessions.contains_key(&ticket)
+                && waiting.any(|(waiting, _)| *waiting == number)
         };
         let waited = self
             .arrivals
             .changed
             .wait_timeout_while(pending, patience, unclaimed);
         let (mut pending, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        pending.unclaimed.retain(|waiting| *waiting != number);
+        pending.unclaimed.retain(|(waiting, _)| *waiting != number);
         if let Some(streams) = pending.sessions.get_mut(&ticket)
             && index < streams.count
         {
@@ -510,6 +522,26 @@ mod tests {
             acceptor.deliver(Ticket::from_wire(5), index, stream, deadline);
         }
         assert_eq!(claim.wait(deadline).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn an_address_displaces_its_own_unclaimed_connections_and_no_others() {
+        let [greedy, modest] = [1, 2].map(|host| Some(IpAddr::from([10, 0, 0, host])));
+        let mut pending = Pending::default();
+        let first = pending.enter(modest);
+        let oldest = pending.enter(greedy);
+        for _ in 0..3 * UNCLAIMED_MAX {
+            pending.enter(greedy);
+        }
+        let second = pending.enter(modest);
+        let has = |wanted| {
+            pending
+                .unclaimed
+                .iter()
+                .any(|(number, _)| *number == wanted)
+        };
+        assert!(has(first) && has(second) && !has(oldest));
+        assert_eq!(pending.unclaimed.len(), UNCLAIMED_MAX);
     }
 
     #[test]
