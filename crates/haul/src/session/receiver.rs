@@ -28,7 +28,7 @@ pub(crate) use state::{ReceiverOutcome, Terms};
 use crate::channel::Opening;
 use crate::early::{self, Prefix};
 use crate::entry::{self, Entry, What};
-use crate::fault::{Code, Fault};
+use crate::fault::{Code, Fault, RESUME};
 use crate::fs::meta::Lost;
 use crate::link::Link;
 use crate::name::PATH_MAX;
@@ -907,10 +907,10 @@ impl Session<'_> {
     fn on_channel(&self, end: CarrierEnd) -> Fault {
         match end {
             CarrierEnd::NotOpened(fault) => account_of(self.link, fault),
-            CarrierEnd::Ran(Ok(())) => account_of(
-                self.link,
-                Fault::new(Code::PeerGone, "the data connection was closed"),
-            ),
+            CarrierEnd::Ran(Ok(())) => {
+                let text = "the sender closed the data connection before everything had arrived";
+                account_of(self.link, Fault::new(Code::PeerGone, text).hint(RESUME))
+            }
             CarrierEnd::Ran(Err(error)) => channel_fault(self.link, &error),
         }
     }

@@ -868,7 +868,7 @@ impl<'a> Session<'a> {
             CarrierEnd::NotOpened(fault) => Err(account_of(self.link, fault)),
             CarrierEnd::Ran(Ok(())) => Err(account_of(
                 self.link,
-                Fault::new(Code::PeerGone, "the data connection was closed"),
+                Fault::new(Code::PeerGone, "this end closed the data connection"),
             )),
             CarrierEnd::Ran(Err(error)) => Err(channel_fault(self.link, &error)),
         }
