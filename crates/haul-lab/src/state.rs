@@ -1,9 +1,10 @@
 //! Files of running labs, by which other commands find them: one directory each, in the user's
 //! runtime directory.
 //!
-//! `state.json` names the process that holds the lab and its file descriptors; `hosts` is the
-//! hosts' `/etc/hosts`; `stats.json` has the counters; `log` has the output of a lab in the
-//! background.
+//! `state.json` names the process that holds the lab and its file descriptors; that process keeps
+//! `holder` locked, so that the kernel says whether it lives, also in another PID namespace.
+//! `hosts` is the hosts' `/etc/hosts`; `stats.json` has the counters; `log` has the output of a lab
+//! in the background.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -56,11 +57,13 @@ pub(crate) struct HostState {
 pub(crate) struct LabDir {
     name: String,
     path: PathBuf,
+    /// The lock of the process that holds the lab.
+    holder: Option<OwnedFd>,
 }
 
 impl State {
-    /// Whether the process that holds it still runs.
-    pub(crate) fn is_alive(&self) -> bool {
+    /// Whether the process that holds it runs in the PID namespace of this one.
+    pub(crate) fn is_here(&self) -> bool {
         process::start_time(self.pid) == Some(self.started)
     }
 
@@ -81,9 +84,10 @@ impl LabDir {
         let dir = Self {
             name: name.into(),
             path: root.join(name),
+            holder: None,
         };
         match std::fs::create_dir(&dir.path) {
-            Ok(()) => return Ok(dir),
+            Ok(()) => return dir.held(),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("cannot make {}", dir.path.display()));
@@ -93,7 +97,7 @@ impl LabDir {
         if state.is_none() && dir.age() <= START_TIME_MAX {
             bail!("lab {name} is being started or taken down: try again");
         }
-        if let Some(state) = state.filter(State::is_alive) {
+        if let Some(state) = state.filter(|_| dir.is_held()) {
             bail!(
                 "lab {name} is up already (process {}): take it down with `haul lab down {name}`",
                 state.pid
@@ -102,7 +106,28 @@ impl LabDir {
         dir.clean_up();
         std::fs::create_dir(&dir.path)
             .with_context(|| format!("cannot make {}", dir.path.display()))?;
-        Ok(dir)
+        dir.held()
+    }
+
+    /// Locks `holder` for as long as this value lives.
+    fn held(mut self) -> Result<Self> {
+        use rustix::fs::{Mode, OFlags};
+        let flags = OFlags::CREATE | OFlags::RDONLY | OFlags::CLOEXEC;
+        let holder = rustix::fs::open(self.holder_file(), flags, Mode::RUSR | Mode::WUSR);
+        let holder = holder.map_err(io::Error::from)?;
+        // Nobody else holds it for longer than a look.
+        rustix::fs::flock(&holder, FlockOperation::LockExclusive).map_err(io::Error::from)?;
+        self.holder = Some(holder);
+        Ok(self)
+    }
+
+    /// Whether the process that made the lab still runs, in whatever PID namespace.
+    pub(crate) fn is_held(&self) -> bool {
+        let Ok(file) = std::fs::File::open(self.holder_file()) else {
+            return false;
+        };
+        let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        lock == Err(rustix::io::Errno::WOULDBLOCK)
     }
 
     /// Returns the directory of every lab, running or ended.
@@ -115,6 +140,7 @@ impl LabDir {
                 found.push(Self {
                     name,
                     path: entry.path(),
+                    holder: None,
                 });
             }
         }
@@ -132,6 +158,10 @@ impl LabDir {
 
     pub(crate) fn hosts_file(&self) -> PathBuf {
         self.path.join("hosts")
+    }
+
+    fn holder_file(&self) -> PathBuf {
+        self.path.join("holder")
     }
 
     pub(crate) fn log_file(&self) -> PathBuf {
@@ -158,10 +188,9 @@ impl LabDir {
     /// Cleans up after every lab of this user whose process is gone.
     pub(crate) fn sweep() -> Result<()> {
         for dir in Self::all()? {
-            let dead = dir
-                .read_state()
-                .map_or_else(|| dir.age() > START_TIME_MAX, |state| !state.is_alive());
-            if dead {
+            // The lock is older than the state, so it is looked at later.
+            let has_stood = dir.read_state().is_some() || dir.age() > START_TIME_MAX;
+            if has_stood && !dir.is_held() {
                 dir.clean_up();
             }
         }

@@ -203,6 +203,44 @@ fn a_lab_in_the_background_can_be_found_used_and_taken_down() {
 }
 
 #[test]
+fn a_lab_of_another_pid_namespace_is_seen_and_left_alone() {
+    let Some(bench) = Bench::with_labs() else {
+        return;
+    };
+    let up = bench.run(&["up", "metro", "--name", "far"]);
+    assert!(up.status.success(), "{}", text(&up.stderr));
+    // There its process has no number.
+    let elsewhere = |arguments: &[&str]| {
+        let mut command = Command::new("unshare");
+        command
+            .args(["--pid", "--fork", "--mount-proc"])
+            .arg(program())
+            .args(arguments)
+            .env("XDG_RUNTIME_DIR", bench.runtime.path())
+            .stdin(Stdio::null());
+        command.output().unwrap()
+    };
+    let listed = elsewhere(&["list"]);
+    let message = text(&listed.stderr);
+    if message.contains("unshare:") {
+        println!("SKIPPED: {message}");
+    } else {
+        assert!(text(&listed.stdout).starts_with("far"), "{message}");
+        for refused in [&["down", "far"][..], &["exec", "a", "true"]] {
+            let output = elsewhere(refused);
+            let message = text(&output.stderr);
+            assert!(!output.status.success(), "{refused:?}");
+            assert!(message.contains("another PID namespace"), "{message}");
+        }
+        let inside = bench.run(&["exec", "a", "true"]);
+        assert!(inside.status.success(), "{}", text(&inside.stderr));
+    }
+    let down = bench.run(&["down", "far"]);
+    assert!(down.status.success(), "{}", text(&down.stderr));
+    assert_eq!(bench.labs(), [] as [PathBuf; 0]);
+}
+
+#[test]
 fn a_run_answers_with_its_commands_exit_code_and_reports_the_path() {
     let Some(bench) = Bench::with_labs() else {
         return;

@@ -178,19 +178,24 @@ fn announce(lab: &Lab, hosts: &str) -> Result<()> {
 fn take_down(lab: &LabDir) -> Result<()> {
     let holder = lab
         .read_state()
-        .filter(State::is_alive)
+        .filter(State::is_here)
         .and_then(|state| Some((Pid::from_raw(state.pid)?, state)));
     if let Some((pid, state)) = holder {
         rustix::process::kill_process(pid, Signal::TERM)
             .map_err(io::Error::from)
             .with_context(|| format!("cannot end lab {}", lab.name()))?;
         let deadline = Instant::now() + DOWN_PATIENCE;
-        while state.is_alive() && Instant::now() < deadline {
+        while state.is_here() && Instant::now() < deadline {
             std::thread::sleep(Duration::from_millis(10));
         }
-        if state.is_alive() {
+        if state.is_here() {
             rustix::process::kill_process(pid, Signal::KILL).map_err(io::Error::from)?;
         }
+    } else if lab.is_held() {
+        bail!(
+            "lab {} belongs to another PID namespace: take it down there",
+            lab.name()
+        );
     }
     lab.clean_up();
     Ok(())

@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use haul_io::netns::NetNs;
 use haul_io::netns::child::Inside;
 use rustix::fs::{Mode, OFlags};
@@ -35,6 +35,12 @@ pub(super) fn exec(args: &ExecArgs) -> Result<ExitCode> {
             ))
         })?;
     let _entering = dir.enter(&state)?;
+    if !state.is_here() {
+        bail!(
+            "lab {} belongs to another PID namespace, or has just ended",
+            dir.name()
+        );
+    }
     let holder = Path::new("/proc").join(state.pid.to_string());
     let network = NetNs::open(&holder.join("fd").join(host.fd.to_string())).with_context(|| {
         format!(
