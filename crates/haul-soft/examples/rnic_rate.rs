@@ -2,7 +2,8 @@
 //! kernel: bandwidth of RDMA Writes, rate of small ones, and latency of small Sends beside that of
 //! plain TCP.
 //!
-//! `cargo run --release -p haul-soft --example rnic_rate [-- [udt] [no-crc] [bw|rate|lat]…]`
+//! `cargo run --release -p haul-soft --example rnic_rate`, with `-- [udt] [no-crc] [protect]
+//! [bw|rate|lat]…`
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -16,9 +17,11 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use haul_control::identity::PrivateKey;
+use haul_control::protect::Protection;
 use haul_soft::rnic::{Options, provider};
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
@@ -42,6 +45,12 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let mut options = Options::default();
     options.crc = !arguments.iter().any(|word| word == "no-crc");
+    if arguments.iter().any(|word| word == "protect") {
+        let key = PrivateKey::generate().expect("a key");
+        let public = key.public();
+        let protection = Protection::keys(key, vec![public]).expect("a protection");
+        options.protect = Some(Arc::new(protection));
+    }
     let wanted = |name: &str| {
         let chosen = |word: &String| ["bw", "rate", "lat"].contains(&word.as_str());
         !arguments.iter().any(chosen) || arguments.iter().any(|word| word == name)
