@@ -231,7 +231,7 @@ mod tests {
         std::thread::spawn(move || shared.udt.serve(&mut udp));
         let mut client = Opening::connect(&setup, &Server::At(address), timeout).unwrap();
         if kind == ChannelKind::Tcp {
-            let mut stream = tcp.accept().unwrap().0;
+            let mut stream = tcp::accept_soon(&tcp);
             let mut header = [0; 8 + tcp::STREAM_HEADER_REST];
             stream.read_exact(&mut header).unwrap();
             let (ticket, index) = tcp::parse_stream_header(*header.last_chunk().unwrap()).unwrap();

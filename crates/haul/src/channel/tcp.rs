@@ -508,6 +508,26 @@ impl Drop for Claim {
     }
 }
 
+/// Accepts a connection of a test, which is made soon or never.
+#[cfg(test)]
+pub(super) fn accept_soon(listener: &std::net::TcpListener) -> TcpStream {
+    let limit = Instant::now() + Duration::from_secs(60);
+    listener.set_nonblocking(true).unwrap();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                return stream;
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                assert!(Instant::now() < limit, "nobody connects");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -292,9 +292,14 @@ impl Mux {
             state.opened = id.wrapping_add(1);
             id
         };
+        // What the peer answers, at once if it refuses, finds the stream.
+        let stream = self.insert(id, far)?;
         // The peer must know the stream before its first byte.
-        self.send(Kind::Open, id, &[])?;
-        self.attach(id, far)?;
+        let opened = self.send(Kind::Open, id, &[]);
+        if let Err(error) = opened.and_then(|()| self.attach(id, stream)) {
+            self.remove(id);
+            return Err(error);
+        }
         Ok(near)
     }
 
@@ -355,15 +360,17 @@ impl Mux {
         if lock(&self.0.state).streams.len() >= STREAMS_MAX {
             return false;
         }
-        if accept().and_then(|socket| self.attach(id, socket)).is_err() {
+        let stream = accept().and_then(|socket| self.insert(id, socket));
+        if stream.and_then(|stream| self.attach(id, stream)).is_err() {
+            self.remove(id);
             // If the pipe is gone, reading it ends as well.
             let _ = self.send(Kind::Reset, id, &[]);
         }
         true
     }
 
-    /// Carries a stream on two threads.
-    fn attach(&self, id: u16, socket: TcpStream) -> io::Result<()> {
+    /// From now on frames of this stream are its own.
+    fn insert(&self, id: u16, socket: TcpStream) -> io::Result<Stream> {
         let stream = Stream {
             socket: Arc::new(socket),
             arrived: Arc::default(),
@@ -372,13 +379,22 @@ impl Mux {
                 more: Condvar::new(),
             }),
         };
-        {
-            let mut state = lock(&self.0.state);
-            if state.end.is_some() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            state.streams.insert(id, stream.clone());
+        let mut state = lock(&self.0.state);
+        if state.end.is_some() {
+            return Err(io::ErrorKind::BrokenPipe.into());
         }
+        state.streams.insert(id, stream.clone());
+        Ok(stream)
+    }
+
+    fn remove(&self, id: u16) {
+        if let Some(stream) = lock(&self.0.state).streams.remove(&id) {
+            stream.abort();
+        }
+    }
+
+    /// Carries a stream on two threads.
+    fn attach(&self, id: u16, stream: Stream) -> io::Result<()> {
         let (up, down) = (self.clone(), self.clone());
         let (ours, theirs) = (stream.clone(), stream);
         let builder = || std::thread::Builder::new().name("haul-ssh-stream".into());
@@ -391,13 +407,7 @@ impl Mux {
                 lock(&down.0.state).streams.remove(&id);
             })
         });
-        if let Err(error) = sending {
-            if let Some(stream) = lock(&self.0.state).streams.remove(&id) {
-                stream.abort();
-            }
-            return Err(error);
-        }
-        Ok(())
+        sending.map(drop)
     }
 
     /// From the socket to the pipe.
@@ -405,7 +415,7 @@ impl Mux {
         let mut buffer = vec![0; FRAME_MAX];
         while let Some(room) = stream.credit.wait() {
             let room = room.min(FRAME_MAX);
-            let sent = match (&*stream.socket).read(&mut buffer[..room]) {
+            match (&*stream.socket).read(&mut buffer[..room]) {
                 Ok(0) => {
                     // If the pipe is gone, reading it ends as well.
                     let _ = self.send(Kind::Fin, id, &[]);
@@ -413,15 +423,16 @@ impl Mux {
                 }
                 Ok(got) => {
                     stream.credit.take(got);
-                    self.send(Kind::Data, id, &buffer[..got])
+                    if self.send(Kind::Data, id, &buffer[..got]).is_err() {
+                        break;
+                    }
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(_) => self.send(Kind::Reset, id, &[]),
-            };
-            if sent.is_err() {
-                break;
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => break,
             }
         }
+        // Without it the peer's end would stay open as long as the pipe.
+        let _ = self.send(Kind::Reset, id, &[]);
         stream.abort();
     }
 
@@ -488,6 +499,21 @@ mod tests {
         )
     }
 
+    /// What an end does not see within this time it never sees.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    /// Whether a stream ends.
+    fn ends(mut stream: &TcpStream) -> bool {
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        loop {
+            match stream.read(&mut [0]) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     fn echo() -> Accept {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
@@ -521,6 +547,7 @@ mod tests {
             up.shutdown(Shutdown::Write).unwrap();
         });
         let mut got = Vec::new();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         (&stream).read_to_end(&mut got).unwrap();
         sender.join().unwrap();
         assert!(got == content);
@@ -529,14 +556,44 @@ mod tests {
 
     #[test]
     fn the_end_of_the_pipe_ends_streams_and_is_told() {
+        // The agent's thread may be anywhere between the byte and the end.
+        for _ in 0..100 {
+            let (client, agent) = pipe(Some(echo()));
+            let mut stream = client.open().unwrap();
+            stream.set_read_timeout(Some(LIMIT)).unwrap();
+            stream.write_all(b"x").unwrap();
+            stream.read_exact(&mut [0]).unwrap();
+            client.done();
+            assert_eq!(agent.wait(LIMIT), Some(End::Done));
+            // The agent's end closes its sockets.
+            assert!(ends(&stream));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_is_refused_at_once_ends() {
+        let refuse: Accept = Box::new(|| Err(io::ErrorKind::ConnectionRefused.into()));
+        let (client, _agent) = pipe(Some(refuse));
+        for _ in 0..300 {
+            let stream = client.open().unwrap();
+            assert!(ends(&stream));
+        }
+    }
+
+    #[test]
+    fn a_stream_that_ends_at_one_end_of_the_pipe_ends_at_the_other() {
         let (client, agent) = pipe(Some(echo()));
         let mut stream = client.open().unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.write_all(b"x").unwrap();
         stream.read_exact(&mut [0]).unwrap();
-        client.done();
-        assert_eq!(agent.wait(Duration::from_secs(60)), Some(End::Done));
-        // The agent's end closes its sockets.
-        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)));
+        let there = lock(&agent.0.state).streams[&0].clone();
+        // Its thread reads one byte more at most, then waits for credit.
+        there.credit.take(WINDOW as usize);
+        stream.write_all(b"x").unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        there.abort();
+        assert!(ends(&stream));
     }
 
     #[test]
@@ -544,17 +601,13 @@ mod tests {
         for (kind, body) in [(Kind::Open, &[][..]), (Kind::Greeting, b"x")] {
             let (client, agent) = pipe(None);
             agent.send(kind, 9, body).unwrap();
-            assert_eq!(
-                client.wait(Duration::from_secs(60)),
-                Some(End::Lost),
-                "{kind:?}"
-            );
+            assert_eq!(client.wait(LIMIT), Some(End::Lost), "{kind:?}");
         }
         // More credit than a window.
         let (client, agent) = pipe(Some(echo()));
         let _stream = client.open().unwrap();
         agent.send(Kind::Credit, 0, &1u32.to_be_bytes()).unwrap();
-        assert_eq!(client.wait(Duration::from_secs(60)), Some(End::Lost));
+        assert_eq!(client.wait(LIMIT), Some(End::Lost));
     }
 
     #[test]
@@ -564,7 +617,7 @@ mod tests {
             let _stream = client.open().unwrap();
             agent.send(Kind::Fin, 0, &[]).unwrap();
             agent.send(kind, 0, body).unwrap();
-            let end = client.wait(Duration::from_secs(60));
+            let end = client.wait(LIMIT);
             assert_eq!(end, Some(End::Lost), "{kind:?}");
         }
     }

@@ -169,9 +169,12 @@ fn the_pipe_needs_no_loopback_device_at_either_end() {
     let file = from.path().join("a");
     std::fs::write(&file, &content).unwrap();
     // Its loopback device is down: nothing reaches 127.0.0.1.
-    let got = network.run(|| {
-        assert!(haul_io::tcp::pair().is_err());
-        get_through_a_pipe(&file, into.path())
+    let target = into.path().to_owned();
+    let got = in_time(move || {
+        network.run(|| {
+            assert!(haul_io::tcp::pair().is_err());
+            get_through_a_pipe(&file, &target)
+        })
     });
     assert_eq!(got.unwrap(), Ok(()));
     assert!(std::fs::read(into.path().join("a")).unwrap() == content);

@@ -9,7 +9,7 @@ use haul_soft::bulk::{Extent, FileRange};
 
 use super::*;
 use crate::channel::setup::{Channel, ChannelKind, Setup, Ticket};
-use crate::channel::tcp::{Acceptor, TcpChannel};
+use crate::channel::tcp::{Acceptor, TcpChannel, accept_soon};
 use crate::dial::Server;
 use crate::lock;
 use crate::spec::hex;
@@ -115,7 +115,7 @@ fn over_channel(
         let setup = setup(server.as_ref().map(|seal| seal.cipher));
         let claim = acceptor.claim(setup.ticket, streams);
         for _ in 0..streams {
-            let mut stream = listener.accept().unwrap().0;
+            let mut stream = accept_soon(&listener);
             let mut header = [0; 22];
             stream.read_exact(&mut header).unwrap();
             let rest = *header.last_chunk().unwrap();

@@ -40,6 +40,8 @@ fn ask(messages: &[Message]) -> (Vec<Message>, Fault) {
         _ => Err(Fault::new(Code::FileNotFound, "there is none")),
     };
     std::thread::scope(|scope| {
+        // A failure here ends the other side.
+        let near = near;
         let server = scope.spawn(move || {
             let opening = Opening::ready(Arc::new(Counting(None)));
             let served = serve(&far, opening, &open, &|_| {}, &never());
@@ -231,6 +233,7 @@ fn a_file_that_changes_below_the_server_is_noticed() {
     let (near, far) = links();
     let open = |_: &[u8]| Ok(File::open(&path).unwrap());
     std::thread::scope(|scope| {
+        let near = near;
         let server = scope.spawn(move || {
             let opening = Opening::ready(Arc::new(Counting(None)));
             serve(&far, opening, &open, &|_| {}, &never())
@@ -273,6 +276,7 @@ fn a_server_that_drains_serves_what_was_requested() {
     let open = |_: &[u8]| Ok(File::open(&path).unwrap());
     let (drain, drained) = unbounded();
     std::thread::scope(|scope| {
+        let near = near;
         let server = scope.spawn(move || {
             let opening = Opening::ready(Arc::new(Counting(None)));
             serve(&far, opening, &open, &|_| {}, &drained)
