@@ -1,8 +1,8 @@
-//! Requirements on `haul send` relative to other tools, checked by medians.
+//! Requirements on `haul` relative to other tools, checked by medians.
 
 use super::record::{Cell, Journal, Outcome, Run};
 use super::sets::Set;
-use super::tool::{ALL, OURS};
+use super::tool::{ALL, ours};
 use crate::compare::cell;
 
 /// Overhead of a full IPv4 packet of our channel: IP, UDP, UDT and the seal's tag.
@@ -16,6 +16,8 @@ const STARTS: f64 = 5.0;
 enum Bar {
     /// At least so many times as fast as this mover.
     Peer(&'static str, f64),
+    /// At most so many times the time of this mover.
+    AtMost(&'static str, f64),
     /// At least so many times as fast as every other mover.
     EveryPeer(f64),
     /// At least this share of the path's ceiling, if the rest is more than [`STARTS`].
@@ -62,6 +64,8 @@ fn bars(cell: Cell) -> Vec<Bar> {
                 Bar::Blocks(1.05),
             ]
         }
+        Set::Changed if is_at(&[100.0], 0.0) => vec![Bar::Wire(0.03)],
+        Set::Single if is_at(&[50.0], 0.0) => vec![Bar::AtMost("scp", 1.5)],
         _ => Vec::new(),
     }
 }
@@ -84,6 +88,7 @@ impl Bar {
     fn text(self) -> String {
         match self {
             Self::Peer(peer, times) => format!("at least {times} x {peer}"),
+            Self::AtMost(peer, times) => format!("at most {times} x the time of {peer}"),
             Self::EveryPeer(times) => format!("at least {times} x every peer"),
             Self::Ceiling(share) => format!(
                 "at least {share} of the ceiling, if the rest of its time is over {STARTS} RTT"
@@ -95,16 +100,18 @@ impl Bar {
 
     /// `None` where a run is missing that it needs.
     fn is_met(self, journal: &Journal, cell: Cell) -> Option<bool> {
-        let ours = journal.seconds(cell, OURS)?;
+        let name = ours(cell.set);
+        let ours = journal.seconds(cell, name)?;
         let made = journal.about.made(cell.set)?;
         #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53")]
         let within = |times: f64, bytes: fn(&Run) -> u64| {
-            let runs = journal.of(cell, OURS).filter(|run| run.seconds().is_some());
+            let runs = journal.of(cell, name).filter(|run| run.seconds().is_some());
             let most = runs.map(bytes).max()?;
             Some(most as f64 <= times * made.data_bytes as f64)
         };
         match self {
             Self::Peer(peer, times) => is_ahead(journal, cell, peer, ours * times),
+            Self::AtMost(peer, times) => is_ahead(journal, cell, peer, ours / times),
             Self::EveryPeer(times) => {
                 let peers = ALL.iter().filter(|mover| !mover.is_ours);
                 let judged: Vec<bool> = peers
@@ -147,6 +154,8 @@ fn is_ahead(journal: &Journal, cell: Cell, peer: &str, seconds: f64) -> Option<b
 #[cfg(test)]
 mod tests {
     use super::super::record::tests::{CELL, journal, run};
+    use super::super::sets::Made;
+    use super::super::tool::OURS;
     use super::*;
 
     fn judged(runs: Vec<Run>) -> Vec<Option<bool>> {
@@ -167,6 +176,28 @@ mod tests {
         assert_eq!(judged(vec![ours(), cut]), [Some(true)]);
         // Other movers of ours are no peers.
         assert_eq!(judged(vec![ours(), peer("haul-get", 0.1)]), [None]);
+    }
+
+    #[test]
+    fn a_single_file_is_compared_with_scp() {
+        let cell = Cell {
+            set: Set::Single,
+            rtt_ms: 50.0,
+            loss: 0.0,
+        };
+        let run = |mover, seconds| Run {
+            cell,
+            ..run(mover, 0, Outcome::Seconds(seconds))
+        };
+        let is_met = |ours| {
+            let mut journal = journal(vec![run("haul-ssh", ours), run("scp", 2.0)]);
+            let made = journal.about.sets[0].clone();
+            let set = Set::Single;
+            journal.about.sets.push(Made { set, ..made });
+            judge(&journal, cell)[0].is_met
+        };
+        assert_eq!(is_met(3.0), Some(true));
+        assert_eq!(is_met(3.1), Some(false));
     }
 
     #[test]

@@ -12,7 +12,7 @@ use haul_report::stats::median;
 use serde::{Deserialize, Serialize};
 
 use super::sets::{Made, Set};
-use super::tool::{ALL, OURS};
+use super::tool::{ALL, ours};
 use super::tree::Difference;
 use crate::scenario::Scenario;
 
@@ -50,7 +50,7 @@ pub(super) struct Run {
     pub(super) round: u16,
     #[serde(flatten)]
     pub(super) outcome: Outcome,
-    /// IP packets that arrived at the receiver's end of the path, bytes.
+    /// IP packets that arrived at the receiver's end of the path, of `changed` at both ends, bytes.
     pub(super) wire_bytes: u64,
     /// Bytes that the copy occupies on disk.
     pub(super) allocated_bytes: u64,
@@ -221,8 +221,8 @@ impl Journal {
 
     /// The most that a mover may take, s: ten times ours, once ours is known.
     pub(super) fn limit_s(&self, cell: Cell, is_ours: bool, most_s: f64) -> f64 {
-        let ours = self.seconds(cell, OURS).filter(|_| !is_ours);
-        ours.map_or(most_s, |ours| (ours * TIMES_MAX).min(most_s))
+        let seconds = self.seconds(cell, ours(cell.set)).filter(|_| !is_ours);
+        seconds.map_or(most_s, |ours| (ours * TIMES_MAX).min(most_s))
     }
 
     /// Whether no run of ours failed. That a peer fails is a result.
@@ -258,6 +258,7 @@ impl Run {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use super::super::tool::OURS;
     use super::*;
 
     pub(in super::super) const CELL: Cell = Cell {

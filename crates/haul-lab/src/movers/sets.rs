@@ -19,6 +19,10 @@ use crate::noise::noise;
 const TINY_FILES: u64 = 250;
 /// The data of `sparse` lies in pieces of this size.
 const PIECE: u64 = 1 << 20;
+/// In `changed`, one page of so many is another one at the target.
+const CHANGED_EVERY: u64 = 100;
+/// A page, bytes.
+const PAGE: u64 = 4096;
 /// So many bytes are made and written at a time.
 const CHUNK: usize = 1 << 16;
 
@@ -38,6 +42,10 @@ pub enum Set {
     Climate,
     /// The files of `tiny`, which the target has already
     Again,
+    /// One file of 4 GiB, of which the target has all but one page in 100
+    Changed,
+    /// One file of 4 KiB at any scale, by ssh
+    Single,
 }
 
 /// A tree on disk.
@@ -79,6 +87,8 @@ impl Set {
             Self::Sparse => "sparse",
             Self::Climate => "climate",
             Self::Again => "again",
+            Self::Changed => "changed",
+            Self::Single => "single",
         }
     }
 
@@ -90,6 +100,8 @@ impl Set {
             }),
             Self::Flat => group(10_000, 1 << 20, scale, |at| format!("{at:05}.dat")),
             Self::Kernel => Vec::new(),
+            Self::Changed => group(1, 4 << 30, scale, |_| "disk.img".into()),
+            Self::Single => group(1, 4096, 1.0, |_| "file".into()),
             Self::Sparse => {
                 let len = scaled(100 << 30, scale).next_multiple_of(100 * PIECE);
                 let content = Content::PieceEvery(100 * PIECE);
@@ -144,6 +156,36 @@ impl Set {
             .with_context(|| format!("cannot write {}", note.display()))?;
         Ok(made)
     }
+}
+
+/// Makes what the target of a set has before a run: `copy` is where its tree belongs.
+pub(super) fn prepare(set: Set, source: &Path, copy: &Path) -> Result<()> {
+    if !matches!(set, Set::Again | Set::Changed) {
+        return Ok(());
+    }
+    let mut command = Command::new("cp");
+    let copied = command.arg("-a").args([source, copy]).status();
+    let copied = copied.context("cannot run cp")?;
+    ensure!(copied.success(), "cannot copy {}", source.display());
+    if set == Set::Changed {
+        for entry in fs::read_dir(copy)? {
+            let path = entry?.path();
+            change(&path).with_context(|| format!("cannot change {}", path.display()))?;
+        }
+    }
+    Ok(())
+}
+
+/// Overwrites some pages.
+fn change(path: &Path) -> io::Result<()> {
+    let file = File::options().write(true).open(path)?;
+    let len = file.metadata()?.len();
+    let mut at = 0;
+    while at + PAGE <= len {
+        file.write_all_at(&[0; PAGE as usize], at)?;
+        at += CHANGED_EVERY * PAGE;
+    }
+    Ok(())
 }
 
 impl Made {
@@ -352,6 +394,8 @@ mod tests {
         assert_eq!(count(Set::Sparse, 1.0), (1, 100 << 30));
         let climate = (4 << 30) + 40 * 100_000_000 + 2_000 * 1_000_000 + 10_000 * 10_000;
         assert_eq!(count(Set::Climate, 1.0), (12_041, climate));
+        assert_eq!(count(Set::Changed, 1.0), (1, 4 << 30));
+        assert_eq!(count(Set::Single, 0.01), (1, 4096));
         // Below one file the file becomes shorter.
         let files = Set::Climate.plan(0.01);
         assert_eq!((files[0].len, files[1].len), (42_949_672, 40_000_000));
@@ -377,6 +421,27 @@ mod tests {
             assert_eq!(made, set.make(&other, 0.0001, None).unwrap());
             assert!(!trees[1].exists(), "it was made again");
         }
+    }
+
+    #[test]
+    fn a_target_has_what_its_set_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepared = |set: Set, scale| {
+            let made = set.make(folder.path(), scale, None).unwrap();
+            let source = folder.path().join(made.path.file_name().unwrap());
+            let copy = folder.path().join(format!("copy of {}", set.name()));
+            prepare(set, &source, &copy).unwrap();
+            (source, copy)
+        };
+        let (source, copy) = prepared(Set::Again, 0.0001);
+        assert_eq!(tree::compare(&source, &copy).unwrap().counts, [].into());
+        let (source, copy) = prepared(Set::Changed, 0.0001);
+        let [source, copy] = [source, copy].map(|tree| fs::read(tree.join("disk.img")).unwrap());
+        assert_eq!(source.len(), copy.len());
+        let pages = source.chunks(4096).zip(copy.chunks(4096));
+        // Of 104 whole pages.
+        assert_eq!(pages.filter(|(source, copy)| source != copy).count(), 2);
+        assert!(!prepared(Set::Tiny, 0.0001).1.exists());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::bars;
 use super::record::{About, Cell, Journal, Outcome, Run};
-use super::tool::{ALL, Mover, OURS};
+use super::tool::{ALL, Mover, ours};
 use super::tree::Difference;
 
 /// `results.json`.
@@ -45,7 +45,7 @@ struct Row {
     /// Of the runs that ended well.
     median_s: Option<f64>,
     goodput_bps: Option<f64>,
-    /// How many times the time of `haul send`; at least, where it was ended.
+    /// How many times the time of ours; at least, where it was ended.
     times_ours: Option<f64>,
     runs_s: Vec<f64>,
     /// It was ended after this time, with so many bytes on the path.
@@ -215,7 +215,7 @@ impl Row {
             median_s,
             goodput_bps: median_s.map(|seconds| megabytes(bytes) * 8e6 / seconds),
             times_ours: time
-                .zip(journal.seconds(cell, OURS))
+                .zip(journal.seconds(cell, ours(cell.set)))
                 .map(|(time, ours)| time / ours),
             cut,
             lost: lost(last),
@@ -286,6 +286,7 @@ fn megabytes(bytes: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::super::record::tests::{journal, run};
+    use super::super::tool::OURS;
     use super::*;
 
     #[test]

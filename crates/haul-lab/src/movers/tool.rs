@@ -56,6 +56,15 @@ pub(super) struct Site<'a> {
 /// The mover that others are compared with.
 pub(super) const OURS: &str = "haul-send";
 
+/// The mover of ours that others are compared with on a set.
+pub(super) const fn ours(set: Set) -> &'static str {
+    match set {
+        Set::Single => "haul-ssh",
+        Set::Changed => "haul-delta",
+        _ => OURS,
+    }
+}
+
 /// Variables of all scripts; their arguments are made by [`Site::line`].
 const PREAMBLE: &str = r#"
 haul=$1 work=$2 source=$3 target=$4 scratch=$5 sparse=$6
@@ -85,8 +94,8 @@ const UNPACK: Server = Server::Script {
     ends: true,
 };
 
-/// All of them, ours first: the limit of the others' time follows from it.
-pub(super) const ALL: [Mover; 12] = [
+/// All of them. On each set the first is ours: the limit of the others' time follows from it.
+pub(super) const ALL: [Mover; 15] = [
     Mover {
         name: OURS,
         is_ours: true,
@@ -120,6 +129,25 @@ pub(super) const ALL: [Mover; 12] = [
         script: r#"exec "$haul" get --quiet --allow-insecure "haul://$LAB_B/sets/$name" "$target/""#,
     },
     Mover {
+        name: "haul-delta",
+        is_ours: true,
+        needs: &[],
+        server: SERVE_SEALED,
+        direction: Direction::Push,
+        script: r#"exec "$haul" sync --quiet --delta --shared-key "$work/shared.pem" "$source" "haul://$LAB_B/target/""#,
+    },
+    Mover {
+        name: "haul-ssh",
+        is_ours: true,
+        needs: &["ssh"],
+        server: Server::Sshd,
+        direction: Direction::Push,
+        script: r#"
+mkdir "$target/$name"
+exec "$haul" send --quiet --ssh "ssh -F $config" --remote-haul "$haul" "$source/file" "b:$target/$name/"
+"#,
+    },
+    Mover {
         name: "rsync-ssh",
         is_ours: false,
         needs: &["rsync", "ssh"],
@@ -142,6 +170,17 @@ pub(super) const ALL: [Mover; 12] = [
         server: Server::Sshd,
         direction: Direction::Push,
         script: r#"tar -C "$source/.." $sparse -cf - "$name" | ssh -F "$config" b "tar -C '$target' -xpf -""#,
+    },
+    Mover {
+        name: "scp",
+        is_ours: false,
+        needs: &["scp", "ssh"],
+        server: Server::Sshd,
+        direction: Direction::Push,
+        script: r#"
+mkdir "$target/$name"
+exec scp -q -p -F "$config" "$source/file" "b:$target/$name/"
+"#,
     },
     Mover {
         name: "scp-8",
@@ -220,6 +259,15 @@ impl Mover {
         names.iter().map(find).collect()
     }
 
+    /// Whether a set is meant for it.
+    pub(super) fn moves(&self, set: Set) -> bool {
+        match set {
+            Set::Single => ["haul-ssh", "scp"].contains(&self.name),
+            Set::Changed => ["haul-delta", "rsync-ssh"].contains(&self.name),
+            _ => !["haul-ssh", "scp", "haul-delta"].contains(&self.name),
+        }
+    }
+
     /// Whether it leaves what the target has.
     fn compares(&self) -> bool {
         self.is_ours || ["rsync-ssh", "rclone-sftp-8", "lftp-8"].contains(&self.name)
@@ -262,6 +310,8 @@ impl Site<'_> {
 
 #[cfg(test)]
 mod tests {
+    use clap::ValueEnum as _;
+
     use super::*;
 
     #[test]
@@ -270,6 +320,12 @@ mod tests {
         let all = Mover::named(&[]).unwrap();
         let names: std::collections::BTreeSet<_> = all.iter().map(|mover| mover.name).collect();
         assert_eq!(names.len(), ALL.len());
+        for set in Set::value_variants() {
+            let movers: Vec<_> = ALL.iter().filter(|mover| mover.moves(*set)).collect();
+            // Ours before the peers, which end at ten times its time.
+            assert_eq!(movers[0].name, ours(*set));
+            assert!(movers.iter().any(|mover| !mover.is_ours), "{set:?}");
+        }
         assert_eq!(Mover::named(&["tar-nc".into()]).unwrap()[0].name, "tar-nc");
         let error = Mover::named(&["ftp".into()]).unwrap_err();
         assert!(

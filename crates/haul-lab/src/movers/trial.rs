@@ -2,14 +2,13 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use haul_report::machine;
 
 use super::record::{Cell, Outcome, Run};
-use super::sets::{Made, Set};
+use super::sets::{self, Made, Set};
 use super::tool::{Direction, Mover, Server, Site};
 use super::tree::{self, Compared};
 use crate::compare::runner::{Runner, Running, Stop, spawn};
@@ -65,12 +64,10 @@ impl Trials<'_> {
         let target = self.work.join("target");
         let source = self.work.join(&made.path);
         empty(&target)?;
-        if cell.set == Set::Again {
-            copy_whole(&source, &target)?;
-        }
+        let copy = target.join(source.file_name().unwrap_or_default());
+        sets::prepare(cell.set, &source, &copy)?;
         self.drop_caches()?;
         run.load_before = machine::settle(self.runner.settle);
-        let copy = target.join(source.file_name().unwrap_or_default());
         match self.timed(cell, (&source, &target), mover, round, limit_s) {
             Ok(timed) => {
                 run.outcome = match timed.outcome {
@@ -117,13 +114,16 @@ impl Trials<'_> {
         let mut server = self.serve(&lab, &site, mover)?;
         let outcome = self.client(&lab, &site, mover, &mut server, limit_s)?;
         let report = Report::from(lab.stats());
-        let way = match mover.direction {
-            Direction::Push => &report.forward,
-            Direction::Pull => &report.reverse,
+        let ways = match mover.direction {
+            // To find what differs, both ends send.
+            _ if cell.set == Set::Changed => vec![&report.forward, &report.reverse],
+            Direction::Push => vec![&report.forward],
+            Direction::Pull => vec![&report.reverse],
         };
+        let delivered = ways.into_iter().flatten().map(|way| way.delivered_bytes);
         Ok(Timed {
             outcome,
-            wire_bytes: way.as_ref().map_or(0, |way| way.delivered_bytes),
+            wire_bytes: delivered.sum(),
             warnings: report.warnings(),
         })
     }
@@ -219,14 +219,6 @@ fn empty(folder: &Path) -> Result<()> {
         _ => fs::create_dir_all(folder),
     }
     .with_context(|| format!("cannot make an empty {}", folder.display()))
-}
-
-/// Copies a tree with all its attributes into a directory.
-fn copy_whole(source: &Path, target: &Path) -> Result<()> {
-    let copied = Command::new("cp").arg("-a").args([source, target]).status();
-    let copied = copied.context("cannot run cp")?;
-    ensure!(copied.success(), "cannot copy {}", source.display());
-    Ok(())
 }
 
 /// As `sync -f`: waits until all of its file system is on the disk.
