@@ -1,5 +1,5 @@
-//! Every integration test of this crate but one in one program, which is linked once. `flood` counts
-//! the processor time of its process, and so is alone.
+//! Every integration test of this crate but one in one program, which is linked once. `flood`
+//! counts the processor time of its process, and so is alone.
 
 mod admin;
 mod blackout;
