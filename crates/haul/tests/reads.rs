@@ -220,7 +220,7 @@ fn what_is_not_served_is_not_read() {
         let read = read(&reads, path, stat, offset, length);
         read.unwrap_err().code
     };
-    for path in ["../outside", "link", "d"] {
+    for path in ["../outside", "link", "d", ".f.haul-part"] {
         assert_eq!(code(path, 0, 1), Code::Refused, "{path}");
     }
     assert_eq!(code("f", 10, 1), Code::Usage);

@@ -98,6 +98,9 @@ impl Place {
     /// Opens the file or directory that the client named, which may have no name, such as `/`.
     pub(super) fn open(&self, bytes: &[u8]) -> Result<File, Fault> {
         let path = self.path(bytes)?;
+        if path.file_name().is_some() {
+            Name::of_path(&path)?;
+        }
         let opened = match self {
             Self::Below(dir) if path.as_os_str().is_empty() => dir.open_file(Path::new(".")),
             Self::Below(dir) => dir.open_file(&path),
