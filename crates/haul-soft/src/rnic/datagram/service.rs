@@ -20,6 +20,7 @@ use haul_verbs::{
     WorkCompletion, WriteRecord,
 };
 
+use super::admission::{admit, send_slots, steps};
 use super::bucket::Bucket;
 use super::core::{Core, CoreEvent, HEADER_MAX};
 use super::outbox::Flushed;
@@ -34,7 +35,7 @@ use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::limits::QP_WR_MAX;
-use crate::rnic::operation::{Carrier, NO_WRITE, Operations, opcode, operations};
+use crate::rnic::operation::{NO_WRITE, Operations, opcode};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::queue::Pushed;
 use crate::rnic::shape::{NOT_SHARED, Shape, lower_half, refused};
@@ -964,47 +965,6 @@ impl Service {
             statistics.replayed = sealing.refused.replayed;
         }
         statistics
-    }
-}
-
-/// Checks a work request and takes its place among `sends`, for a caller that holds the lock of the
-/// send queue.
-pub(in crate::rnic) fn admit(
-    shape: &Shape,
-    qp_type: QpType,
-    sends: &Places,
-    wr: &SendWr<'_>,
-) -> Result<(Peer, Operations)> {
-    let steps = steps(qp_type, wr)?;
-    shape.check_data(wr)?;
-    let state = shape.view.state();
-    if !matches!(state, QpState::Rts | QpState::Err) {
-        return Err(Error::State(state));
-    }
-    if sends.are_taken() {
-        return Err(Error::Full("send queue"));
-    }
-    sends.take();
-    Ok(steps)
-}
-
-/// The peer of a work request, and the core's requests.
-fn steps(qp_type: QpType, wr: &SendWr<'_>) -> Result<(Peer, Operations)> {
-    let peer = wr.peer.ok_or(Error::Invalid(
-        "the work request has no peer, which a datagram service needs",
-    ))?;
-    let carrier = match qp_type {
-        QpType::Rd => Carrier::ReliableDatagrams,
-        _ => Carrier::UnreliableDatagrams,
-    };
-    Ok((peer, operations(wr, carrier)?))
-}
-
-/// Requests that so many work requests may become: a reliable Write with immediate data is two.
-fn send_slots(qp_type: QpType, max_send_wr: u32) -> u32 {
-    match qp_type {
-        QpType::Rd => 2 * max_send_wr,
-        _ => max_send_wr,
     }
 }
 
