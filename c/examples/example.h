@@ -51,8 +51,8 @@ static inline unsigned long number(const char *text) {
   return value;
 }
 
-/* The device that HAUL_DEVICE names, else one that works everywhere. If HAUL_ENGINE names processors,
- * only the device's engine sends and receives, on them. */
+/* The device that HAUL_DEVICE names, else one that works everywhere. If HAUL_ENGINE names
+ * processors, only the device's engine sends and receives, on them. */
 static inline haul_context *open_device(void) {
   haul_context *context;
   const char *name = getenv("HAUL_DEVICE");

@@ -1,8 +1,9 @@
 //! `haul send` and `get` compared with common tools, on trees: `haul lab movers`.
 //!
 //! Every run has a lab of its own. In each cell (a set and a path) all movers run once, ours first:
-//! ten times its time is the limit of the others. Then the next round begins. The clock runs from the command's start
-//! until it has exited and the copy is on the disk; then the copy is compared with its source.
+//! ten times its time is the limit of the others. Then the next round begins. The clock runs from
+//! the command's start until it has exited and the copy is on the disk; then the copy is compared
+//! with its source.
 //!
 //! Map: [`sets`] the trees · [`tool`] the movers' commands · [`trial`] one run · [`tree`]
 //! comparison · [`record`] runs, kept line by line · [`bars`] what is required · [`table`] text,
