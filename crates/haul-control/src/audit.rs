@@ -28,6 +28,10 @@ pub struct Entry<'a> {
     pub fault: Option<&'a Fault>,
 }
 
+/// Most bytes of a path in a line. The client chooses the path, and a log cuts long lines: who it
+/// was and how it ended must not be what is cut.
+const PATH_SHOWN: usize = 1024;
+
 /// Takes entries as sessions end.
 pub type Audit = Arc<dyn Fn(&Entry<'_>) + Send + Sync>;
 
@@ -41,7 +45,12 @@ impl fmt::Display for Entry<'_> {
         }
         write!(f, "{}: {}", self.address, self.operation)?;
         if !self.path.is_empty() {
-            write!(f, " '{}'", self.path)?;
+            let mut end = PATH_SHOWN.min(self.path.len());
+            while !self.path.is_char_boundary(end) {
+                end -= 1;
+            }
+            let rest = if end < self.path.len() { "..." } else { "" };
+            write!(f, " '{}{rest}'", &self.path[..end])?;
         }
         if self.other_paths > 0 {
             write!(f, " and {} more", self.other_paths)?;
@@ -81,6 +90,14 @@ mod tests {
         };
         let line = many.to_string();
         assert!(line.contains("read 'in/' and 2 more by alice"), "{line}");
+        let path = format!("x{}", "\u{e9}".repeat(2_000));
+        let long = Entry {
+            path: &path,
+            ..entry
+        };
+        let line = long.to_string();
+        assert!(line.len() < 1_200, "{line}");
+        assert!(line.ends_with("...' by alice (haul1:x): 7 bytes, done in 1.2 s"));
         let failed = Entry {
             fault: Some(&fault),
             ..entry
