@@ -379,7 +379,7 @@ struct Arrivals {
 #[derive(Debug, Default)]
 struct Pending {
     sessions: HashMap<Ticket, Streams>,
-    /// Connections without a session, by number, oldest first, and where they come from.
+    /// Connections without a session, by number, oldest first, and their sources.
     unclaimed: VecDeque<(u64, Option<IpAddr>)>,
     arrived: u64,
 }
@@ -393,8 +393,8 @@ struct Streams {
 }
 
 /// Maximum number of connections without a session, each of which takes a thread. Beyond it the
-/// oldest of the address that has most of them is closed, so that one address cannot displace
-/// those of others.
+/// oldest of the source that has most of them is closed, so that one source (an IPv4 address, an
+/// IPv6 /64) cannot displace those of others.
 const UNCLAIMED_MAX: usize = 256;
 
 impl Pending {
@@ -447,7 +447,10 @@ impl Acceptor {
     /// Hands a connection to the session that claims its ticket. Blocks for the claim until
     /// `deadline`; then, or if too many connections wait, closes it.
     pub(crate) fn deliver(&self, ticket: Ticket, index: u16, stream: TcpStream, deadline: Instant) {
-        let from = stream.peer_addr().ok().map(|from| from.ip());
+        let from = stream
+            .peer_addr()
+            .ok()
+            .map(|from| haul_io::address::source(from.ip()));
         let mut pending = lock(&self.arrivals.pending);
         let number = pending.enter(from);
         self.arrivals.changed.notify_all();
