@@ -298,6 +298,8 @@ impl Mux {
         let opened = self.send(Kind::Open, id, &[]);
         if let Err(error) = opened.and_then(|()| self.attach(id, stream)) {
             self.remove(id);
+            // The peer may have opened its end. If the pipe is gone, reading it ends as well.
+            let _ = self.send(Kind::Reset, id, &[]);
             return Err(error);
         }
         Ok(near)
