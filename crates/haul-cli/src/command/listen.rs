@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use haul::fault::{Code, Fault};
 
 use crate::operand::listen_address;
-use crate::output::tell;
+use crate::output::note;
 
 /// The addresses of a server.
 pub(crate) struct Listen {
@@ -36,7 +36,7 @@ impl Listen {
                 )
                 .hint("add --allow-insecure where you trust everybody who reaches it"));
             }
-            tell(&format!("warning: listening on {address}: {exposure}"));
+            note(&format!("warning: listening on {address}: {exposure}"));
         }
         let by_default = addresses.is_empty();
         if by_default {
