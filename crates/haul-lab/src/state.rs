@@ -94,7 +94,7 @@ impl LabDir {
             }
         }
         let state = dir.read_state();
-        if state.is_none() && dir.age() <= START_TIME_MAX {
+        if state.is_none() && (dir.age() <= START_TIME_MAX || dir.is_held()) {
             bail!("lab {name} is being started or taken down: try again");
         }
         if let Some(state) = state.filter(|_| dir.is_held()) {
