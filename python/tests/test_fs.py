@@ -211,6 +211,11 @@ def test_remembered_attributes_do_not_hide_a_change(server, fs):
     with pytest.raises(SourceChangedError):
         fs.open("remembered").read()
     assert fs.open("remembered").read() == b"a third state"
+    file.unlink()
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            fs.open("remembered").read()
+    assert not fs.exists("remembered")
 
 
 def test_paths_by_ssh_keep_their_slash(tmp_path, monkeypatch):

@@ -201,7 +201,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         path = self._strip_protocol(path)
 
         def check(future: Future[bytes]) -> None:
-            if not future.cancelled() and isinstance(future.exception(), SourceChangedError):
+            # The file may have changed, or be gone.
+            if not future.cancelled() and future.exception() is not None:
                 self.invalidate_cache(path)
 
         future = self._child.read(self._at(path), stat, start, max(end - start, 0))
