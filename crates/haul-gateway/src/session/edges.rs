@@ -489,8 +489,8 @@ impl Edges {
         self.attempts_until = self.edges.values().filter_map(until).min();
     }
 
-    /// Returns when to call [`Self::handle_timeout`]. It may be too early, because attempts that
-    /// have ended are not looked for at each call.
+    /// Returns when to call [`Self::handle_timeout`]. It may be too early: that of an attempt that
+    /// has ended.
     pub(crate) const fn poll_timeout(&self) -> Option<Time> {
         self.attempts_until
     }

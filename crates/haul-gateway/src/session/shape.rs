@@ -126,7 +126,7 @@ impl Shape {
     pub(crate) fn wanted(&self, is_end: bool, granted: Granted, used: Granted) -> Granted {
         let all = self.all(is_end);
         let arena = if used.arena > granted.arena / 2 {
-            // In steps: each one has every connection promised more.
+            // In steps, because each growth looks at every connection to grant it more.
             let twice = used.arena.saturating_mul(2);
             twice.checked_next_multiple_of(FIRST_BYTES).unwrap_or(twice)
         } else {

@@ -196,7 +196,7 @@ pub struct Consumer {
     /// Connections whose credit waits for memory.
     hungry: VecDeque<ConnId>,
     grants: VecDeque<(Grant, Option<Key>)>,
-    /// So many of them, from the front, have keys; perhaps more.
+    /// Grants at the front that are known to have keys. The next may have one, too.
     keyed: usize,
     /// Extents given back whose keys the peer has.
     closed: VecDeque<(u64, u64)>,
@@ -204,7 +204,7 @@ pub struct Consumer {
     /// No data channel is up, so credit cannot wait for keys (push).
     is_channelless: bool,
     acked_conns: BTreeSet<ConnId>,
-    /// Connections that may be done, settled or quiet.
+    /// Connections for [`Self::take_touched`].
     touched: Vec<ConnId>,
     nacks: VecDeque<(SlabSeq, u16, Vec<u16>)>,
     ack_due: bool,

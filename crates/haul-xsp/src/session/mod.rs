@@ -144,7 +144,7 @@ pub struct Session {
     is_metadata_due: bool,
     /// Bytes of metadata of connections that the peer has opened.
     metadata_octets: usize,
-    /// Connections that may be done with.
+    /// Connections that may have become over since the last [`Self::reap`].
     ending: BTreeSet<ConnId>,
     next_conn: u32,
     chans: BTreeMap<ChanId, Chan>,

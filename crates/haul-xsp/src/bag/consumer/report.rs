@@ -73,7 +73,7 @@ impl Consumer {
         }
     }
 
-    /// Notes that an ended stream has got on. Of others nothing is waited for.
+    /// Notes progress of a stream that has ended: only then can its connection be over.
     pub(super) fn touch(&mut self, conn: ConnId) {
         if self.conns.get(&conn).is_some_and(|rx| rx.end.is_some()) {
             self.touched.push(conn);
