@@ -10,7 +10,7 @@ path has 1 Gb/s and an RTT of 100 ms. In each run a new process reads some colum
   haul        fsspec's `haul://` of the module in python/, sealed, from nothing: with connecting
   sshfs       a mount by sshfs with its defaults, which is made before the time begins
   sshfs fast  a mount that also has 8 connections, a cipher in hardware, and keeps what the kernel has cached
-  sftp        fsspec's `sftp`, which is paramiko, from nothing: with connecting. It reads an eighth of the files, one
+  sftp        fsspec's `sftp`, which is paramiko, connected before the time begins. It reads an eighth of the files, one
               after another: its rate is the same for all, and it hangs where threads share a client, as those of
               `read_table` do
 
@@ -94,8 +94,8 @@ def read(series, folder, columns, work):
     else:
         def reach():
             return None, place
-    start = begin()
     files, place = reach()
+    start = begin()
     if series == "sftp":
         each = (pyarrow.parquet.ParquetFile(files.open(path), pre_buffer=False) for path in few(files.find(place)))
         table = pyarrow.concat_tables([one.read(columns, use_threads=False) for one in each])
@@ -188,9 +188,10 @@ def hosts(haul, work, folder, loss):
     finally:
         for server in servers:
             server.terminate()
+        # It ends what is left in the lab.
+        check([haul, "lab", "down", LAB])
         for server in servers:
             server.wait(10)
-        check([haul, "lab", "down", LAB])
 
 
 def evict(folder):

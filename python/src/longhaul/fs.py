@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -42,7 +43,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
     `haul send` and `haul get`, such as ``["--key", "FILE"]``.
 
     A file is read as it was when it was opened: if it changes, a read raises `SourceChangedError`.
-    Attributes are remembered for ``listings_expiry_time`` seconds.
+    Attributes are remembered for ``listings_expiry_time`` seconds; None: until a read fails.
     Files are written whole when they are closed. Directories appear with their first file. Nothing
     can be removed.
     """
@@ -57,7 +58,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
         port: int | str | None = None,
         ssh: str | None = None,
         options: Sequence[str] = (),
-        listings_expiry_time: float = 10,
+        listings_expiry_time: float | None = 10,
+        use_listings_cache: bool = True,
         **kwargs: Any,
     ) -> None:
         if (host is None) == (ssh is None):
@@ -69,7 +71,8 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             name = f"[{host}]" if host and ":" in host else host
             self._host = f"haul://{name}:{port}/" if port else f"haul://{name}/"
         self._options = tuple(options)
-        self._expiry = listings_expiry_time
+        expiry = math.inf if listings_expiry_time is None else listings_expiry_time
+        self._expiry = expiry if use_listings_cache else 0.0
         self._known: dict[str, tuple[float, Stat]] = {}
         self._child = _children.setdefault(self._options, Child(self._options))
 
@@ -190,6 +193,7 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
         def begin(path: str, start: int | None, end: int | None) -> Future[bytes]:
             stat = Stat(**stats[path].result())
+            self._note(self._strip_protocol(path), stat)
             return self._read(path, stat, *_bounds(stat.size, start, end))
 
         ranges = list(zip(paths, each(starts), each(ends), strict=True))

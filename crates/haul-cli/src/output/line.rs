@@ -27,8 +27,8 @@ pub(crate) fn note(text: &str) {
     log_line(&format!("haul: {text}"));
 }
 
-/// Writes a line of a server's log on stderr. It never blocks: if stderr has no room, the line is
-/// dropped, and the next one that is written comes with the number of those.
+/// Writes a line of a server's log on stderr. It does not wait for a reader: if stderr has no room,
+/// the line is dropped, and the next one that is written comes with the number of those.
 pub(crate) fn log_line(line: &str) {
     let mut dropped = DROPPED.lock().unwrap_or_else(PoisonError::into_inner);
     let mut text = match dropped.count - dropped.told {
