@@ -40,6 +40,9 @@ pub(super) struct Pair {
     /// Send work requests that are complete, but have no completion: the next one frees their
     /// places as well.
     unreported: u32,
+    /// Work requests that were admitted and that the connection did not take: they are reported
+    /// after those that it has taken.
+    refused: Vec<(u64, WcStatus, WcOpcode)>,
     established: bool,
     /// The application has been told that the connection is over.
     disconnected: bool,
@@ -103,6 +106,7 @@ impl Pair {
             sends: Places::new(shape.capacity.max_send_wr),
             receives: buffers.receive_places(&shape.capacity),
             unreported: 0,
+            refused: Vec::new(),
             shape,
             buffers,
             link: ConnectionState::None,
@@ -182,7 +186,8 @@ impl Pair {
     pub(super) fn post_admitted(&mut self, wr: &SendWr<'_>) {
         let steps = steps(&self.shape, wr);
         if let Err(error) = steps.and_then(|steps| self.post_steps(wr, steps)) {
-            self.report_send(wr.wr_id, refused(&error), opcode(wr.op), 0);
+            let end = (wr.wr_id, refused(&error), opcode(wr.op));
+            self.refused.push(end);
         }
     }
 
@@ -238,6 +243,7 @@ impl Pair {
         request.fence = with_data && wr.flags.contains(SendFlags::FENCE);
         request.continues = !with_data;
         let ConnectionState::Up(link) = &mut self.link else {
+            self.buffers.sends.remove(slot);
             return Err(Error::State(self.shape.view.state()));
         };
         let posted = link.core_mut().post_send(request);
@@ -570,10 +576,16 @@ impl Pair {
     /// Moves completions to their queues, then events to their channel. Where completions do not
     /// fit, the queue pair ends: nothing may look complete that is not.
     pub(super) fn push(&mut self, tools: &Tools<'_>) {
-        if self.shape.view.state() == QpState::Err {
+        let is_over = self.shape.view.state() == QpState::Err;
+        if is_over {
             while let Some(wr_id) = self.buffers.take_own() {
                 let pushed = self.receive_completion(wr_id, WcStatus::WrFlushErr);
                 self.received.push(pushed);
+            }
+        }
+        if is_over || self.buffers.sends.len() == 0 {
+            for (wr_id, status, opcode) in std::mem::take(&mut self.refused) {
+                self.report_send(wr_id, status, opcode, 0);
             }
         }
         self.push_completions(tools);
