@@ -14,6 +14,7 @@
     reason = "lengths of tests fit into 32 bits"
 )]
 
+mod engine;
 mod groups;
 mod hostile;
 mod many;

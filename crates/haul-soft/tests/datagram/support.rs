@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use haul_soft::rnic::{Options, provider};
+use haul_soft::rnic::{Drive, Options, provider};
 use haul_verbs::{
     AccessFlags, Context, Cq, DatagramInit, DatagramStatistics, Mr, MrInit, Pd, Peer, Qp,
     QpCapacity, QpInit, QpState, QpType, RecvWr, Region, SendOp, SendWr, Sources, WcOpcode,
@@ -28,7 +28,11 @@ pub(crate) struct End {
 }
 
 pub(crate) fn context() -> Context {
-    let devices = provider(Options::default()).devices().unwrap();
+    context_with(Options::default())
+}
+
+fn context_with(options: Options) -> Context {
+    let devices = provider(options).devices().unwrap();
     let device = devices.iter().find(|device| device.name() == "soft-udp");
     device.unwrap().open().unwrap()
 }
@@ -62,7 +66,30 @@ impl End {
         datagram: DatagramInit,
         sources: Sources,
     ) -> Self {
-        let context = context();
+        Self::of(context(), addr, qp_type, datagram, sources)
+    }
+
+    /// An end on loopback whose engine alone drives.
+    pub(crate) fn by_engine(qp_type: QpType) -> Self {
+        let mut options = Options::default();
+        options.drive = Drive::Engine;
+        let context = context_with(options);
+        Self::of(
+            context,
+            LOOPBACK,
+            qp_type,
+            DatagramInit::default(),
+            Sources::Any,
+        )
+    }
+
+    fn of(
+        context: Context,
+        addr: SocketAddr,
+        qp_type: QpType,
+        datagram: DatagramInit,
+        sources: Sources,
+    ) -> Self {
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(4_096, None, 0).unwrap();
         let mr = memory(&pd, sources);

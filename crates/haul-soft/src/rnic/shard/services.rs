@@ -69,14 +69,23 @@ impl Inner {
         }
     }
 
+    /// Sends what was posted and the engine has not come to: the end would flush it.
+    fn send_posted(&mut self, number: u32) {
+        if self.posted.contains(&Subject::Service(number)) {
+            self.turn_service(number);
+        }
+    }
+
     /// A service ends: everything posted is flushed.
     pub(in crate::rnic) fn end_service(&mut self, number: u32) {
+        self.send_posted(number);
         self.with_service(number, |service, tools| service.end(tools));
         self.bound.retain(|bound| *bound != number);
     }
 
     /// The application lets go of a service: what is posted goes with it, without completions.
     pub(in crate::rnic) fn remove_service(&mut self, number: u32) {
+        self.send_posted(number);
         self.with_service(number, Service::leave);
         if let Some(service) = self.services.remove(number) {
             service.unregister(&self.poller);
@@ -84,6 +93,8 @@ impl Inner {
             self.clocked
                 .retain(|subject| *subject != Subject::Service(number));
             self.again
+                .retain(|subject| *subject != Subject::Service(number));
+            self.posted
                 .retain(|subject| *subject != Subject::Service(number));
         }
     }
