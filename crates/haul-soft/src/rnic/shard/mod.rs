@@ -1,5 +1,5 @@
 //! A shard: queue pairs that move together, the mutex that is their baton, and the engine thread
-//! that moves them while nobody else does.
+//! that moves them while nobody else does, or alone (docs/adr/0057).
 //!
 //! The baton is held for a bounded piece of work and never while asleep. Who wants to post waits
 //! for it; who only wants to drive tries, and yields to those who wait. Who sleeps does so outside,
@@ -353,7 +353,9 @@ impl Shard {
         let due = inner.due().map_or(u64::MAX, Time::as_ns);
         let before = self.due_ns.swap(due, Ordering::Relaxed);
         drop(inner);
-        if due < before {
+        // An engine that alone drives may have found the baton taken: nobody has driven for it.
+        let is_awaited = self.offloaded && self.posts.is_awaited();
+        if due < before || is_awaited {
             self.signal.set();
         }
         result
@@ -511,8 +513,9 @@ impl Shard {
                 found = self.drive(clock.now_ns());
             }
             if found == Progress::Busy {
-                // What it was woken by is still there, and the one who has the baton sees to it:
-                // looking again at once would take the processor from that one, or from the peer.
+                // What it was woken by is still there, and the one who has the baton sees to it, or
+                // wakes this thread: looking again at once would take the processor from that one,
+                // or from the peer.
                 self.posts.sleep(|| {
                     let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
                 });
