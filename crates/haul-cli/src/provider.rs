@@ -12,6 +12,12 @@ use crate::args::rdma;
 
 /// Opens the device of this name; the software provider's uses the transport of `wire`.
 pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
+    if args.engine_cpus.is_some() && args.drive == rdma::Drive::Caller {
+        return Err(Fault::new(
+            Code::Usage,
+            "--engine-cpus needs --drive engine",
+        ));
+    }
     match &args.provider {
         rdma::Provider::Soft => soft(args, service, wire),
         rdma::Provider::Ibv(_) if args.drive == rdma::Drive::Engine => Err(Fault::new(
@@ -42,12 +48,6 @@ fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fa
         rdma::Drive::Caller => rnic::Drive::Caller,
         rdma::Drive::Engine => rnic::Drive::Engine,
     };
-    if args.engine_cpus.is_some() && args.drive == rdma::Drive::Caller {
-        return Err(Fault::new(
-            Code::Usage,
-            "--engine-cpus needs --drive engine",
-        ));
-    }
     options.engine_cpus = args.engine_cpus.clone();
     let channel = match wire.over {
         Some(Over::Tcp) => Channel::Tcp,
