@@ -9,7 +9,7 @@ use haul_verbs::{Data, SendWr};
 use super::lock::lock;
 
 /// The work requests that a shard's engine has not taken yet: of each queue pair no more than its
-/// send queue has places.
+/// queues have places.
 #[derive(Debug, Default)]
 pub(super) struct Posts {
     waiting: Mutex<Batch>,

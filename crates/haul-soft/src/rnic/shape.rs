@@ -99,7 +99,8 @@ pub(super) fn check_pieces(list: &SgeList, max: u32) -> Result<()> {
     Error::at_most("the number of pieces", pieces, max.into())
 }
 
-fn check_len(len: u64) -> Result<u32> {
+/// Checks the bytes of a message.
+pub(super) fn check_len(len: u64) -> Result<u32> {
     Error::at_most("the length of all pieces", len, u32::MAX.into())?;
     Ok(u32::try_from(len).unwrap_or(u32::MAX))
 }

@@ -8,7 +8,7 @@ use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
 use super::events::AsyncEvents;
 use super::lock::lock;
 use super::places::Places;
-use super::shape::check_pieces;
+use super::shape::{check_len, check_pieces};
 
 /// What shards take receives from.
 #[derive(Debug)]
@@ -51,7 +51,9 @@ impl SharedReceives {
     pub(super) fn post(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         let mut state = lock(&self.state);
         for (posted, wr) in requests.iter().enumerate() {
-            let error = if let Err(error) = check_pieces(&wr.sges, self.init.max_sge) {
+            let checked = check_pieces(&wr.sges, self.init.max_sge);
+            let checked = checked.and_then(|()| check_len(wr.sges.total_len()));
+            let error = if let Err(error) = checked {
                 error
             } else if self.places.are_taken() {
                 Error::Full("shared receive queue")

@@ -123,9 +123,16 @@ impl Front {
             .own
             .as_ref()
             .ok_or_else(|| PostError::new(0, NOT_SHARED))?;
-        let posted = own.post(requests);
+        let posted = own.post(requests).map_err(|refused| match refused.error {
+            Error::Full(_) => PostError::new(refused.posted, Error::Full("receive queue")),
+            _ => refused,
+        });
+        let count = match &posted {
+            Ok(()) => requests.len(),
+            Err(refused) => refused.posted,
+        };
         // Whoever sets this state flushes afterwards: it finds them, or they are seen here.
-        if is_awaited || self.shape.view.state() == QpState::Err {
+        if count > 0 && (is_awaited || self.shape.view.state() == QpState::Err) {
             shard.post(|batch| batch.call(member));
         }
         posted
