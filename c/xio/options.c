@@ -167,11 +167,17 @@ globus_result_t attr_destroy(void *attr) {
   return GLOBUS_SUCCESS;
 }
 
-/* What would leave a connection without the protection that was asked for: by the options, or by
- * the environment of a server, because a client's options replace those of the server. */
-static void check_protect(struct options *options) {
+/* What needs a channel of the library, and what would leave a connection without the protection
+ * that was asked for: by the options, or by the environment of a server, because a client's options
+ * replace those of the server. */
+static void check_together(struct options *options) {
   const char *required = getenv("HAUL_XIO_PROTECT");
+  bool software = strncmp(options->device, "soft", 4) == 0;
   if (options->wrong[0] != '\0') {
+    return;
+  }
+  if (options->engine_cpus[0] != '\0' && !software) {
+    strcpy(options->wrong, "engine-cpus needs channel=iwarp-udt, iwarp-tcp or udt");
     return;
   }
   if (options->protect[0] == '\0') {
@@ -180,14 +186,14 @@ static void check_protect(struct options *options) {
     }
   } else if (options->fallback) {
     strcpy(options->wrong, "protect and fallback=tcp exclude each other: a plain connection is not protected");
-  } else if (strncmp(options->device, "soft", 4) != 0) {
+  } else if (!software) {
     strcpy(options->wrong, "protect needs channel=iwarp-udt, iwarp-tcp or udt");
   }
 }
 
 globus_result_t options_of(const void *attr, struct options *options) {
   *options = attr != NULL ? *(const struct options *)attr : DEFAULTS;
-  check_protect(options);
+  check_together(options);
   if (options->wrong[0] != '\0') {
     return failure(GLOBUS_XIO_ERROR_PARAMETER, "%s", options->wrong);
   }

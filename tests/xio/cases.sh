@@ -326,6 +326,8 @@ bad_option() {
     -dcstack 'haul:engine-cpus=all' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
   GLOBUS_THREAD_MODEL=pthread fails_with 'may not use all of the processors 1023' \
     -dcstack 'haul:engine-cpus=1023' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
+  GLOBUS_THREAD_MODEL=pthread fails_with 'engine-cpus needs channel=iwarp-udt, iwarp-tcp or udt' \
+    -dcstack 'haul:channel=verbs;engine-cpus=0' "gsiftp://localhost:$port$work/data/file" "file://$run/copy"
 }
 bad_option_variants() { echo udt-write; }
 
