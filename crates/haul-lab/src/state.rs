@@ -123,7 +123,7 @@ impl LabDir {
 
     /// Whether the process that made the lab still runs, in whatever PID namespace.
     pub(crate) fn is_held(&self) -> bool {
-        let Ok(file) = std::fs::File::open(self.holder_file()) else {
+        let Ok(file) = haul_io::file::open_source(&self.holder_file()) else {
             return false;
         };
         let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);

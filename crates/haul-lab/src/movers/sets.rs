@@ -21,8 +21,8 @@ const TINY_FILES: u64 = 250;
 const PIECE: u64 = 1 << 20;
 /// In `changed`, one page of so many is another one at the target.
 const CHANGED_EVERY: u64 = 100;
-/// A page, bytes.
-const PAGE: u64 = 4096;
+/// A page of the other content.
+const PAGE: [u8; 4096] = [0; 4096];
 /// So many bytes are made and written at a time.
 const CHUNK: usize = 1 << 16;
 
@@ -181,9 +181,10 @@ fn change(path: &Path) -> io::Result<()> {
     let file = File::options().write(true).open(path)?;
     let len = file.metadata()?.len();
     let mut at = 0;
-    while at + PAGE <= len {
-        file.write_all_at(&[0; PAGE as usize], at)?;
-        at += CHANGED_EVERY * PAGE;
+    let page = PAGE.len() as u64;
+    while at + page <= len {
+        file.write_all_at(&PAGE, at)?;
+        at += CHANGED_EVERY * page;
     }
     Ok(())
 }

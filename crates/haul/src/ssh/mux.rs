@@ -435,7 +435,7 @@ impl Mux {
         }
         // Without it the peer's end would stay open as long as the pipe. Behind the pipe's end
         // nobody reads it.
-        if lock(&self.state).end.is_none() {
+        if lock(&self.0.state).end.is_none() {
             let _ = self.send(Kind::Reset, id, &[]);
         }
         stream.abort();
