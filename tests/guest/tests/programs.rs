@@ -1,10 +1,4 @@
 //! What the guest runs is built beside the tests; here it is only asked how it is used.
-#![expect(
-    clippy::disallowed_types,
-    clippy::disallowed_methods,
-    clippy::unwrap_used,
-    reason = "a test may block, start programs and panic"
-)]
 
 use std::process::Command;
 

@@ -1,7 +1,6 @@
 //! The operator's interface: logs, the access log, clients' addresses, health checks, memory.
 #![expect(
     clippy::unwrap_used,
-    clippy::disallowed_types,
     clippy::disallowed_methods,
     reason = "programs at the edges are like any others, and what is not there where it must be fails the test"
 )]
