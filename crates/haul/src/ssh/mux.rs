@@ -433,11 +433,8 @@ impl Mux {
                 Err(_) => break,
             }
         }
-        // Without it the peer's end would stay open as long as the pipe. Behind the pipe's end
-        // nobody reads it.
-        if lock(&self.0.state).end.is_none() {
-            let _ = self.send(Kind::Reset, id, &[]);
-        }
+        // Without it the peer's end would stay open as long as the pipe.
+        let _ = self.send(Kind::Reset, id, &[]);
         stream.abort();
     }
 
