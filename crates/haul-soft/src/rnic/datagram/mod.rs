@@ -9,12 +9,12 @@
 //! A service is a member of its shard as connections are (docs/adr/0008): one socket, no thread.
 //! Nothing that arrives ends it.
 //!
-//! Map: `service` a queue pair inside its shard, `admission` what it takes · `service_socket` its socket · `core` both kinds
-//! of core as one, `request` what they are asked · `memory` what it may touch · `work` between the
-//! verbs' words and the core's · `outbox` datagrams on their way to the kernel · `routes` where
-//! answers come from, and what was asked of routes · `bucket` the rate · `records` what
-//! Write-Records have left · `validation` which peers know this end · `sealing` encrypts and
-//! authenticates: `association` the keys of two ends, `replay` what came before.
+//! Map: `service` a queue pair inside its shard, `admission` what it takes · `service_socket` its
+//! socket · `core` both kinds of core as one, `request` what they are asked · `memory` what it may
+//! touch · `work` between the verbs' words and the core's · `outbox` datagrams on their way to the
+//! kernel · `routes` where answers come from, and what was asked of routes · `bucket` the rate ·
+//! `records` what Write-Records have left · `validation` which peers know this end · `sealing`
+//! encrypts and authenticates: `association` the keys of two ends, `replay` what came before.
 
 mod admission;
 mod association;
