@@ -58,8 +58,9 @@ async fn serve(address: SocketAddr, certificate: &str) -> Result<()> {
     let key = key.map_err(anyhow::Error::msg)?;
     let mut config = ServerConfig::with_single_cert(vec![made.cert.der().clone()], key)?;
     config.transport_config(transport());
-    let endpoint = Endpoint::server(config, address)?;
+    // Who sees the port finds the certificate.
     std::fs::write(certificate, made.cert.der())?;
+    let endpoint = Endpoint::server(config, address)?;
     while let Some(incoming) = endpoint.accept().await {
         // One that fails is the sender's to report.
         let _ = receive(incoming).await;
