@@ -1,6 +1,7 @@
 //! A file that is being received: its part file, lock, journal, and final name.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::fs::TryLockError;
 use std::io::{self, IoSlice};
@@ -285,7 +286,7 @@ impl Target {
             inode: meta.identity.1,
             layout: self.layout.mark(),
         };
-        let file = self.dir.open_or_create(&name, 0o600)?;
+        let file = open_own(&self.dir, &name)?;
         let (mut journal, mut content) = Journal::open(file, subject, haul_io::random::bytes()?)?;
         if meta.size != self.size && matches!(content, Content::Blocks(_)) {
             // A part file whose storage was never reserved holds no block; it reuses the inode of
@@ -500,6 +501,20 @@ fn old(dir: &Dir, name: &Name) -> Option<(File, u64)> {
 
 fn name_of(entry: &Entry) -> Result<Name, Fault> {
     Name::new(entry.path.name())
+}
+
+/// Opens or makes a file that has no other name. One that somebody has put there is removed: what
+/// is written into it would appear elsewhere.
+fn open_own(dir: &Dir, name: &OsStr) -> io::Result<File> {
+    for _ in 0..2 {
+        let file = dir.open_or_create(name, 0o600)?;
+        let meta = metadata(&file)?;
+        if meta.regular && !meta.linked {
+            return Ok(file);
+        }
+        dir.remove(name)?;
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Mode bits of a part file for its owner.

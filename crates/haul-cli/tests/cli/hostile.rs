@@ -53,6 +53,19 @@ fn a_link_planted_at_the_target_is_not_written_through() {
 }
 
 #[test]
+fn a_hard_link_in_the_place_of_a_journal_is_not_written_through() {
+    let place = Place::new();
+    let server = place.serve();
+    let victim = make_file(&place.outside("victim"), 100, 1);
+    let journal = place.server(".f.haul-journal");
+    std::fs::hard_link(place.outside("victim"), journal).unwrap();
+    let file = make_file(&place.client("f"), 2 * MIB, 2);
+    haul(["send", &text(&place.client("f")), &server.at("")]).ok();
+    assert!(read_file(&place.server("f")) == file);
+    assert!(read_file(&place.outside("victim")) == victim);
+}
+
+#[test]
 fn names_that_steer_terminals_are_escaped() {
     let place = Place::new();
     let server = place.serve();
