@@ -143,7 +143,8 @@ def check(command, environment=None):
     except OSError as error:
         raise Failed(str(error)) from error
     if done.returncode:
-        raise Failed(f"{' '.join(command[:8])}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
+        what = " ".join(command[:8]).replace(f"{ROOT}/", "")
+        raise Failed(f"{what}: exit {done.returncode}: {done.stderr.strip()[-400:]}")
     return done.stdout
 
 
