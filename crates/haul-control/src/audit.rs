@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use haul_report::text::cut;
+
 use crate::fault::Fault;
 
 /// One session, or one login that failed.
@@ -45,12 +47,9 @@ impl fmt::Display for Entry<'_> {
         }
         write!(f, "{}: {}", self.address, self.operation)?;
         if !self.path.is_empty() {
-            let mut end = PATH_SHOWN.min(self.path.len());
-            while !self.path.is_char_boundary(end) {
-                end -= 1;
-            }
-            let rest = if end < self.path.len() { "..." } else { "" };
-            write!(f, " '{}{rest}'", &self.path[..end])?;
+            let shown = cut(self.path, PATH_SHOWN);
+            let rest = if shown == self.path { "" } else { "..." };
+            write!(f, " '{shown}{rest}'")?;
         }
         if self.other_paths > 0 {
             write!(f, " and {} more", self.other_paths)?;

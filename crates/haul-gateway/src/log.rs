@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
+use haul_report::text::cut;
 use haul_xsp::SECOND_NS;
 use serde::Serialize;
 
@@ -196,7 +197,7 @@ pub(crate) struct Line {
 
 impl Tail {
     pub(crate) fn push(&self, at_ns: u64, level: Level, text: &str) {
-        let text = shortened(text).to_owned();
+        let text = cut(text, TAIL_LINE_BYTES).to_owned();
         let mut lines = lock(&self.0);
         if lines.len() == TAIL_LINES {
             lines.pop_front();
@@ -211,7 +212,7 @@ impl Tail {
 
     /// Counts a repetition of a line, which becomes the last one again.
     pub(crate) fn repeat(&self, at_ns: u64, level: Level, text: &str) {
-        let short = shortened(text);
+        let short = cut(text, TAIL_LINE_BYTES);
         let mut lines = lock(&self.0);
         let is_same = |line: &Line| line.level == level && line.text == short;
         let known = lines.iter().rposition(is_same);
@@ -228,12 +229,6 @@ impl Tail {
     pub(crate) fn lines(&self) -> Vec<Line> {
         lock(&self.0).iter().cloned().collect()
     }
-}
-
-fn shortened(text: &str) -> &str {
-    let mut ends = (0..=TAIL_LINE_BYTES.min(text.len())).rev();
-    let end = ends.find(|end| text.is_char_boundary(*end));
-    &text[..end.unwrap_or(0)]
 }
 
 #[cfg(test)]

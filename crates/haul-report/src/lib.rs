@@ -7,7 +7,7 @@
 //! Map: [`svg`] colours and words · [`axis`] numbers on a line · [`chart`] lines with bands, bars,
 //! heat maps · [`page`] one HTML file · [`stats`] medians and spread · [`machine`] what it was
 //! measured on · [`quantity`] rates, sizes and times as people write them · [`date`] dates in UTC ·
-//! [`host_port`] `HOST:PORT`.
+//! [`host_port`] `HOST:PORT` · [`text`] its beginning.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 #![expect(
@@ -24,3 +24,4 @@ pub mod page;
 pub mod quantity;
 pub mod stats;
 pub mod svg;
+pub mod text;

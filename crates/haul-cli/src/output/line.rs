@@ -4,6 +4,8 @@ use std::io::Write as _;
 use std::os::fd::AsFd as _;
 use std::sync::{Mutex, PoisonError};
 
+use haul_report::text::cut;
+
 /// The longest line of a log, bytes: the rest is left out.
 const LINE_MAX: usize = haul::PIPE_BUF - 128;
 
@@ -35,11 +37,7 @@ pub(crate) fn log_line(line: &str) {
         0 => String::new(),
         count => format!("haul: log lines dropped, because stderr was not read: {count}\n"),
     };
-    let mut end = LINE_MAX.min(line.len());
-    while !line.is_char_boundary(end) {
-        end -= 1;
-    }
-    text += &line[..end];
+    text += cut(line, LINE_MAX);
     text.push('\n');
     match haul::write_now(std::io::stderr().as_fd(), text.as_bytes()) {
         Ok(()) => dropped.told = dropped.count,
