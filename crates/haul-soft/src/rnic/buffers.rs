@@ -239,6 +239,13 @@ pub(super) struct Receives {
     pub(super) own: bool,
 }
 
+impl Receives {
+    /// The queue, if it belongs to one queue pair.
+    pub(super) fn own_queue(&self) -> Option<Arc<SharedReceives>> {
+        self.own.then(|| Arc::clone(&self.queue))
+    }
+}
+
 /// What a send work request left behind.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Outgoing {

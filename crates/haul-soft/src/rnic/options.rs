@@ -59,9 +59,9 @@ pub enum Drive {
     /// It has the lowest latency.
     #[default]
     Caller,
-    /// The engine threads alone. The application posts into a queue and looks at completion queues,
-    /// so that moving data costs it no processor time. A request that the connection no longer
-    /// admits when the engine takes it ends with a completion instead of an error of the post.
+    /// The engine threads alone: the application only posts into a queue and looks at completion
+    /// queues. A request that the connection no longer admits when the engine takes it ends with a
+    /// completion instead of an error of the post.
     Engine,
 }
 

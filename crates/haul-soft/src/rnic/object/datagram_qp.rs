@@ -13,7 +13,9 @@ use haul_verbs::{
 };
 
 use super::device::Pd;
-use super::qp_shape::{Front, shape};
+use super::front::Front;
+use super::qp_shape::shape;
+use crate::rnic::buffers::Receives;
 use crate::rnic::datagram::{Service, Tools, admit};
 use crate::rnic::posts::Member;
 use crate::rnic::shape::View;
@@ -55,8 +57,7 @@ impl DatagramQp {
         let (shape, srq) = shape(&pd, init)?;
         let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
         let async_events = Arc::clone(&pd.rnic.async_events);
-        let own = srq.as_ref().filter(|srq| srq.own);
-        let own = own.map(|srq| Arc::clone(&srq.queue));
+        let own = srq.as_ref().and_then(Receives::own_queue);
         let service = Service::new(pd.number, shape.clone(), srq, async_events, init);
         let front = Front::new(&pd, &shape, &service.sends, own);
         let shard = pd.rnic.next_shard();

@@ -1,9 +1,9 @@
 //! What applications hold: contexts, protection domains, memory regions, queues and queue pairs.
 //!
 //! Map: `device` what all of them share, `context` and `domain` how they are made · `qp`,
-//! `datagram_qp` queue pairs, `qp_shape` what both are made from · `cq`, `srq`, `event_channel`
-//! queues · `listener`, `request`, `endpoint` how connections are made · `spin` whether to look
-//! or to sleep.
+//! `datagram_qp` queue pairs, `qp_shape` what both are made from, `front` what is posted to where
+//! an engine drives · `cq`, `srq`, `event_channel` queues · `listener`, `request`, `endpoint` how
+//! connections are made · `spin` whether to look or to sleep.
 
 mod context;
 mod cq;
@@ -12,6 +12,7 @@ mod device;
 mod domain;
 mod endpoint;
 mod event_channel;
+mod front;
 mod listener;
 mod qp;
 mod qp_shape;

@@ -14,8 +14,9 @@ use haul_verbs::{
 use super::device::{Pd, ours};
 use super::endpoint::Rendezvous;
 use super::event_channel::EventChannel;
-use super::qp_shape::{Front, shape};
-use crate::rnic::buffers::Buffers;
+use super::front::Front;
+use super::qp_shape::shape;
+use crate::rnic::buffers::{Buffers, Receives};
 use crate::rnic::limits::{QP_WR_MAX, RD_ATOMIC_MAX, check_private_data};
 use crate::rnic::lock::lock;
 use crate::rnic::pair::{ConnectionState, Pair, admit};
@@ -48,8 +49,7 @@ impl Qp {
     pub(super) fn new(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Self> {
         let (shape, srq) = shape(&pd, init)?;
         let (view, capacity) = (Arc::clone(&shape.view), shape.capacity);
-        let own = srq.as_ref().filter(|srq| srq.own);
-        let own = own.map(|srq| Arc::clone(&srq.queue));
+        let own = srq.as_ref().and_then(Receives::own_queue);
         let receives = srq.as_ref().map_or(capacity.max_recv_wr, |_| QP_WR_MAX);
         let buffers = Buffers::new(
             pd.number,

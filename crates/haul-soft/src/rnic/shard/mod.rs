@@ -513,9 +513,9 @@ impl Shard {
                 found = self.drive(clock.now_ns());
             }
             if found == Progress::Busy {
-                // What it was woken by is still there, and the one who has the baton sees to it, or
-                // wakes this thread: looking again at once would take the processor from that one,
-                // or from the peer.
+                // What woke it is still there. The thread that has the baton handles it, or wakes
+                // this one. To look again at once would take the processor from that thread, or from
+                // the peer.
                 self.posts.sleep(|| {
                     let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
                 });
