@@ -4,11 +4,10 @@ use std::fs;
 use std::time::Duration;
 
 use haul_soft::rnic::{Drive, Options, provider};
-use haul_verbs::cm::CmEvent;
 use haul_verbs::{Data, Error, Notify, QpState, RecvWr, SendOp, SendWr, WcStatus, WorkCompletion};
 
 use crate::support::{
-    End, LOOPBACK, MEMORY, PATIENCE, TCP, UDT, Wish, connected, connected_with, make_qp,
+    End, MEMORY, PATIENCE, TCP, UDT, Wish, connect_to, connected, connected_with, make_qp,
 };
 
 /// Long enough for a completion that should not come.
@@ -119,17 +118,7 @@ fn a_channel_announces_what_the_engine_completes() {
     let cq = far.context.create_cq(16, Some(&channel), 7).unwrap();
     let qp = make_qp(&far.pd, &cq, &wish);
     let third = End::new(&wish.options(), &wish);
-    let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
-    third
-        .qp
-        .connect(listener.local_addr(), &wish.param(), &third.events)
-        .unwrap();
-    let CmEvent::ConnectRequest(request) = far.event() else {
-        panic!("no request");
-    };
-    request.accept(&qp, &wish.param()).unwrap();
-    far.established();
-    third.established();
+    connect_to(&third, &far, &qp, &wish);
     for number in 0..1_000 {
         cq.arm(Notify::Any).unwrap();
         qp.post_recv(&[RecvWr::new(number, far.mr.sge(0, 8))])

@@ -237,12 +237,17 @@ pub(crate) fn connected_with(options: &Options, wish: &Wish) -> (End, End) {
 }
 
 pub(crate) fn connect(near: &End, far: &End, wish: &Wish) {
+    connect_to(near, far, &far.qp, wish);
+}
+
+/// The same, to another queue pair of `far`.
+pub(crate) fn connect_to(near: &End, far: &End, qp: &Qp, wish: &Wish) {
     let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
     near.qp
         .connect(listener.local_addr(), &wish.param(), &near.events)
         .unwrap();
     match far.event() {
-        CmEvent::ConnectRequest(request) => request.accept(&far.qp, &wish.param()).unwrap(),
+        CmEvent::ConnectRequest(request) => request.accept(qp, &wish.param()).unwrap(),
         other => panic!("{other:?}"),
     }
     far.established();

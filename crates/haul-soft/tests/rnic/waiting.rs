@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{RecvWr, SendFlags, SendOp, SendWr, WcStatus, WorkCompletion};
 
-use crate::support::{End, LOOPBACK, MEMORY, PATIENCE, Wish, connected, make_qp, over_both};
+use crate::support::{
+    End, LOOPBACK, MEMORY, PATIENCE, Wish, connect_to, connected, make_qp, over_both,
+};
 
 /// A thread that waits is asleep by then.
 const ASLEEP: Duration = Duration::from_millis(100);
@@ -109,17 +111,7 @@ fn a_second_connection_over_one_queue_is_heard_by_who_sleeps(wish: &Wish) {
         let second = make_qp(&far.pd, &far.cq, wish);
         let receive = RecvWr::new(2, far.mr.sge(0, 8));
         second.post_recv(&[receive]).unwrap();
-        let listener = far.context.listen(LOOPBACK, &far.events, 8).unwrap();
-        third
-            .qp
-            .connect(listener.local_addr(), &wish.param(), &third.events)
-            .unwrap();
-        let CmEvent::ConnectRequest(request) = far.event() else {
-            panic!("no request");
-        };
-        request.accept(&second, &wish.param()).unwrap();
-        far.established();
-        third.established();
+        connect_to(&third, &far, &second, wish);
         third.post(9, SendOp::Send, 0, 8);
         third.success(9);
         assert_eq!(sleeper.join().unwrap().wr_id, 2);
