@@ -192,8 +192,9 @@ class HaulFileSystem(AbstractFileSystem):  # type: ignore[misc]
             return values if isinstance(values, list) else [values] * len(paths)
 
         def begin(path: str, start: int | None, end: int | None) -> Future[bytes]:
-            stat = Stat(**stats[path].result())
-            self._note(self._strip_protocol(path), stat)
+            stat, known = Stat(**stats[path].result()), self._strip_protocol(path)
+            if self._recall(known) is None:
+                self._note(known, stat)
             return self._read(path, stat, *_bounds(stat.size, start, end))
 
         ranges = list(zip(paths, each(starts), each(ends), strict=True))
