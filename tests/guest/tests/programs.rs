@@ -1,4 +1,4 @@
-//! What the guest runs is built beside the tests; here it is only asked how it is used.
+//! The programs that the guest runs are built with the tests. Here each only prints its help.
 
 use std::process::Command;
 
