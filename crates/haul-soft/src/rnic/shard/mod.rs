@@ -514,8 +514,8 @@ impl Shard {
             }
             if found == Progress::Busy {
                 // What woke it is still there. The thread that has the baton handles it, or wakes
-                // this one. To look again at once would take the processor from that thread, or from
-                // the peer.
+                // this one. To look again at once would take the processor from that thread, or
+                // from the peer.
                 self.posts.sleep(|| {
                     let _ = wait_readable([self.signal.as_fd()], Some(busy_ns));
                 });
