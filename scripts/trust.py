@@ -571,6 +571,12 @@ def main():
     for name in ("haul", "quic", "udt-test", "tcp-test", "xio"):
         parser.add_argument(f"--{name}", type=lambda path: pathlib.Path(path).resolve(), help=built)
     options = parser.parse_args()
+    plan = experiments(options.quick)
+    if options.only:
+        unknown = [name for name in options.only.split(",") if name not in plan]
+        if unknown:
+            sys.exit(f"trust: no experiment {', '.join(unknown)}; there are {', '.join(plan)}")
+        plan = {name: plan[name] for name in options.only.split(",")}
     if os.geteuid():
         sys.exit("trust: needs root, for network namespaces")
     work = options.work.resolve()
@@ -581,12 +587,6 @@ def main():
     machine = f"{cores if cores == of_all else f'{cores} of {of_all}'} cores of {cpu}, Linux {platform.release()}"
     commit = check(["git", "-C", ROOT, "describe", "--always", "--dirty"]).strip()
     journal = Journal(work, {"machine": machine, "commit": commit, "quick": options.quick})
-    plan = experiments(options.quick)
-    if options.only:
-        unknown = [name for name in options.only.split(",") if name not in plan]
-        if unknown:
-            sys.exit(f"trust: no experiment {', '.join(unknown)}; there are {', '.join(plan)}")
-        plan = {name: plan[name] for name in options.only.split(",")}
     deadline = time.monotonic() + options.budget * 60
     rounds = options.rounds or (1 if options.quick else 5)
     with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:

@@ -145,7 +145,13 @@ pub fn start_on<T>(cpus: Option<&Cpus>, start: impl FnOnce() -> io::Result<T>) -
     let started = match moved {
         Ok(now) if now.count() == wanted.count() => start(),
         Ok(_) | Err(Errno::INVAL) => {
-            let text = format!("this process may not use all of the processors {cpus}");
+            let own = Cpus(
+                (0..CpuSet::MAX_CPU)
+                    .filter(|cpu| own.is_set(*cpu))
+                    .collect(),
+            );
+            let text =
+                format!("this process may not use all of the processors {cpus}: it has {own}");
             Err(io::Error::new(io::ErrorKind::InvalidInput, text))
         }
         Err(error) => Err(error.into()),
