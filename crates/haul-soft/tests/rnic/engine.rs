@@ -233,7 +233,7 @@ fn engines_run_where_they_are_told_to() {
     options.engine_cpus = Some("1023".parse().unwrap());
     let error = open(&options).unwrap_err().to_string();
     let wanted = "engine thread: this process may not use all of the processors 1023";
-    assert_eq!(error, wanted);
+    assert!(error.starts_with(wanted), "{error}");
 
     let status = fs::read_to_string("/proc/thread-self/status").unwrap();
     let allowed = |status: &str| {
