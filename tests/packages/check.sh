@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs each package in a bare Debian root of its own, moves a tree with trust, directly and
 # through a gateway, by the lines of the systemd units, and removes the package: keys and data are
-# left, nothing else.
+# left, nothing else. If PACKAGES has an image for arm64, it runs by qemu-user.
 #
 # Usage: check.sh PACKAGES ROOT_DIR WORK
 #
@@ -24,7 +24,8 @@ main() {
   fi
   ip link set lo up
   trap end_servers EXIT
-  for kind in deb rpm tarball image; do
+  for kind in deb rpm tarball image arm64; do
+    if [[ $kind == arm64 ]] && ! has_arm64; then continue; fi
     rm -rf --one-file-system "$WORK"
     mkdir -p "$WORK"
     check "$kind"
@@ -32,15 +33,21 @@ main() {
   rm -rf --one-file-system "$WORK"
 }
 
+# Packages of tests have none.
+has_arm64() {
+  compgen -G "$PACKAGES/haul-*-oci-arm64.tar" >/dev/null || return
+  command -v qemu-aarch64-static >/dev/null || { echo 'SKIPPED: arm64: no qemu-user-static' && return 1; }
+}
+
 check() {
-  local kind=$1 units=packaging
+  local kind=$1 units=packaging emulator=()
   "root_$kind"
-  inside=(env --ignore-environment PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/client chroot "$root")
+  inside=(env --ignore-environment PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/client chroot "$root" "${emulator[@]}")
   mkdir -p "$root"/{dev,proc,etc,tmp}
   mount --rbind /dev "$root/dev"
   mount -t proc proc "$root/proc"
   files >"$WORK/before"
-  if [[ $kind != image ]]; then
+  if [[ $kind != image && $kind != arm64 ]]; then
     "install_$kind"
     units=$(find "$root"/usr/lib "$root/opt" -name haul-serve.service -printf '%h')
     complete
@@ -49,7 +56,7 @@ check() {
   move_trees "$units"
   end_servers
   echo "a tree by the $kind, directly and through a gateway ... ok"
-  if [[ $kind != image ]]; then
+  if [[ $kind != image && $kind != arm64 ]]; then
     "remove_$kind"
     nothing_left
     echo "keys and data are left of the $kind, nothing else ... ok"
@@ -73,14 +80,28 @@ root_tarball() {
 }
 
 root_image() {
+  unpack_image amd64
+}
+
+unpack_image() {
   mkdir "$WORK/layout"
-  tar -xf "$PACKAGES"/haul-*-oci-*.tar -C "$WORK/layout"
+  tar -xf "$PACKAGES"/haul-*-oci-"$1".tar -C "$WORK/layout"
   umoci --log=error unpack --image "$WORK/layout:$VERSION" "$WORK/bundle"
   root=$WORK/bundle/rootfs
 }
 
+# The emulator finds no program by PATH, but in the current directory.
+root_arm64() {
+  unpack_image arm64
+  install -D "$(command -v qemu-aarch64-static)" "$root/emulator"
+  ln -s usr/bin/haul "$root/haul"
+  emulator=(/emulator)
+  [[ $(dpkg-deb --field "$PACKAGES"/haul_*_arm64.deb Architecture) == arm64 ]]
+  [[ $(rpm --query --package --queryformat '%{ARCH}' "$PACKAGES"/haul-*.aarch64.rpm) == aarch64 ]]
+}
+
 install_deb() {
-  cp "$PACKAGES"/haul_*.deb "$root/tmp/haul.deb"
+  cp "$PACKAGES"/haul_*_amd64.deb "$root/tmp/haul.deb"
   "${inside[@]}" apt-get install -qq --yes --no-install-recommends /tmp/haul.deb >"$WORK/log" 2>&1 ||
     { cat "$WORK/log" && return 1; }
   rm "$root/tmp/haul.deb"
@@ -88,11 +109,11 @@ install_deb() {
 
 # The database of a root that rpm did not make knows no C library.
 install_rpm() {
-  rpm --force-debian --root "$(realpath "$root")" --install --nodeps "$PACKAGES"/haul-*.rpm
+  rpm --force-debian --root "$(realpath "$root")" --install --nodeps "$PACKAGES"/haul-*.x86_64.rpm
 }
 
 install_tarball() {
-  tar -xzf "$PACKAGES"/haul-*.tar.gz -C "$root/opt"
+  tar -xzf "$PACKAGES"/haul-*-x86_64.tar.gz -C "$root/opt"
   ln -s "/opt/haul-$VERSION/bin/haul" "$root/usr/local/bin/haul"
 }
 
