@@ -12,7 +12,7 @@ use std::net::TcpStream;
 
 use haul_io::stream::Stream;
 use haul_xsp::Time;
-use haul_xsp::wire::{Endpoint, Metadata};
+use haul_xsp::wire::{EARLY_MAX, Endpoint, Metadata};
 
 use crate::answer::Answer;
 use crate::refusal::Refusal;
@@ -63,6 +63,20 @@ pub(crate) enum Party {
 }
 
 impl Party {
+    /// Returns first bytes of a client's stream, at most `most`, without taking them. There are
+    /// none before a reply.
+    pub(crate) fn peek(&self, most: usize) -> Vec<u8> {
+        let mut octets = [0; EARLY_MAX];
+        let count = match self {
+            // What fails is noticed when the stream is read.
+            Self::Client(stream, Answer::None) if most > 0 => {
+                stream.peek(&mut octets[..most.min(EARLY_MAX)]).unwrap_or(0)
+            }
+            _ => 0,
+        };
+        octets[..count].to_vec()
+    }
+
     /// Returns whether the connection is still wanted, as far as is known: clients of a listener
     /// are not monitored.
     pub(crate) fn is_wanted(&self) -> bool {

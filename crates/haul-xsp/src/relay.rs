@@ -174,9 +174,11 @@ impl Relay {
                 conn,
                 to: endpoint,
                 metadata,
+                early,
             } => {
                 let said = metadata.clone();
-                if self.side(to).open_conn_as(conn, endpoint, said).is_err() {
+                let opened = self.side(to).open_conn_as(conn, endpoint, said, early);
+                if opened.is_err() {
                     let status = match self.side(to).state() {
                         State::Open => NackStatus::Busy,
                         State::Draining | State::Closed => NackStatus::Closing,

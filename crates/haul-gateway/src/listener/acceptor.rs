@@ -48,6 +48,10 @@ impl Default for Limits {
 /// Bytes that the pending clients of a listener take at most.
 pub(crate) const CLIENT_MEMORY: u64 = PENDING_MAX as u64 * HEAD_MAX as u64;
 
+/// A client that speaks first mostly has done so when it is accepted. What it has sent saves a
+/// round trip; one that is silent for so long waits for its destination, ns.
+const SILENCE_NS: u64 = 500_000;
+
 /// Pause after the system has run out of descriptors or memory, ns.
 const EXHAUSTED_NS: u64 = 100_000_000;
 /// Connections accepted in a row before clients are served.
@@ -77,7 +81,7 @@ pub(super) struct ClientAcceptor {
     next_token: u64,
 }
 
-/// A client that has not named its destination, or was refused.
+/// A client that has not named its destination, or not spoken, or was refused.
 #[derive(Debug)]
 struct PendingClient {
     stream: Stream,
@@ -89,6 +93,8 @@ struct PendingClient {
 #[derive(Debug)]
 enum State {
     Greeting(Handshake),
+    /// Its destination is known, and it has not sent anything.
+    Silent(Endpoint),
     /// It was refused; bytes discarded since.
     Leaving(usize),
 }
@@ -142,7 +148,7 @@ impl ClientAcceptor {
                 return;
             }
             let now = self.clock.now_ns();
-            self.pending.retain(|_, client| client.deadline_ns > now);
+            self.end_waits(now, deliver);
             for event in events.iter() {
                 if event.token == ACCEPTOR {
                     self.accept(now, deliver, report);
@@ -190,38 +196,26 @@ impl ClientAcceptor {
         if !self.listener.admits(client) {
             return;
         }
-        let handshake = match &self.greeting {
-            Greeting::Known(to) => {
-                let to = to.clone();
-                return deliver(Arrival {
-                    stream,
-                    client,
-                    to,
-                    answer: Answer::None,
-                    metadata: Metadata::default(),
-                });
+        let state = match &self.greeting {
+            Greeting::Known(to) => State::Silent(to.clone()),
+            Greeting::Diverted => match self.destination(&stream) {
+                Some(to) => State::Silent(host::endpoint(to)),
+                None => return,
+            },
+            Greeting::Socks5 => State::Greeting(Handshake::Socks(Socks::default())),
+            Greeting::Http => State::Greeting(Handshake::Connect(Connect::default())),
+        };
+        let patience_ns = match &state {
+            State::Silent(to) if stream.peek(&mut [0]).is_ok() => {
+                return deliver(Arrival::silent(stream, client, to.clone()));
             }
-            Greeting::Diverted => {
-                if let Some(to) = self.destination(&stream) {
-                    let to = host::endpoint(to);
-                    deliver(Arrival {
-                        stream,
-                        client,
-                        to,
-                        answer: Answer::None,
-                        metadata: Metadata::default(),
-                    });
-                }
-                return;
-            }
-            Greeting::Socks5 => Handshake::Socks(Socks::default()),
-            Greeting::Http => Handshake::Connect(Connect::default()),
+            State::Silent(_) => SILENCE_NS,
+            _ => self.limits.handshake_ns,
         };
         let token = self.next_token;
         self.next_token += 1;
         if self.poller.add(&stream, token, Interest::READ).is_ok() {
-            let deadline_ns = now + self.limits.handshake_ns;
-            let state = State::Greeting(handshake);
+            let deadline_ns = now + patience_ns;
             self.pending.insert(
                 token,
                 PendingClient {
@@ -231,6 +225,22 @@ impl ClientAcceptor {
                     state,
                 },
             );
+        }
+    }
+
+    /// Drops clients whose time is over, and hands on those that wait for nothing but their
+    /// destination's first bytes.
+    fn end_waits(&mut self, now: u64, deliver: &dyn Fn(Arrival)) {
+        let late =
+            |(token, client): (&u64, &PendingClient)| (client.deadline_ns <= now).then_some(*token);
+        let late: Vec<u64> = self.pending.iter().filter_map(late).collect();
+        for token in late {
+            if let Some(client) = self.pending.remove(&token)
+                && let State::Silent(to) = client.state
+                && self.poller.remove(&client.stream).is_ok()
+            {
+                deliver(Arrival::silent(client.stream, client.client, to));
+            }
         }
     }
 
@@ -281,8 +291,13 @@ impl PendingClient {
     fn serve(&mut self, now: u64, leave_ns: u64) -> io::Result<Progress> {
         let mut octets = [0; PEEK_LEN];
         loop {
-            let State::Greeting(handshake) = &mut self.state else {
-                return self.leave();
+            let handshake = match &mut self.state {
+                State::Greeting(handshake) => handshake,
+                State::Silent(to) => {
+                    let to = to.clone();
+                    return Ok(Progress::Goes(to, Answer::None, Metadata::default()));
+                }
+                State::Leaving(_) => return self.leave(),
             };
             let count = match self.stream.peek(&mut octets) {
                 Ok(0) => {

@@ -25,6 +25,19 @@ pub(crate) struct Arrival {
     pub(crate) metadata: Metadata,
 }
 
+impl Arrival {
+    /// A connection whose protocol has no handshake with this gateway.
+    pub(super) fn silent(stream: Stream, client: SocketAddr, to: Endpoint) -> Self {
+        Self {
+            stream,
+            client,
+            to,
+            answer: Answer::None,
+            metadata: Metadata::default(),
+        }
+    }
+}
+
 impl From<Arrival> for Call {
     fn from(arrival: Arrival) -> Self {
         Self {

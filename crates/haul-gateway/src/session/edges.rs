@@ -67,8 +67,11 @@ struct Edge {
     from: String,
     to: String,
     began: Time,
-    /// The reply of the listener's protocol, or the header of the PROXY protocol; sent first.
+    /// Sent first: the reply of the listener's protocol; at the far end the header of the PROXY
+    /// protocol, and the bytes that came with the request.
     greeting: Vec<u8>,
+    /// Bytes of the application that went with the request and are still in its socket.
+    early_len: usize,
     /// Bytes being written to the application.
     held: Option<Data>,
     /// The application has received its stream up to this offset.
@@ -157,10 +160,12 @@ impl Edges {
     }
 
     /// Adds a connection that is requested from the far end.
-    pub(crate) fn ask(&mut self, conn: ConnId, call: Call) {
+    /// `early_len` of its first bytes went with the request.
+    pub(crate) fn ask(&mut self, conn: ConnId, call: Call, early_len: usize) {
         let to = Shown(&call.to).to_string();
         self.counts.begun += u64::from(!call.is_again);
-        let edge = Edge::new(Phase::Asked(call.party), call.from, to, call.began);
+        let mut edge = Edge::new(Phase::Asked(call.party), call.from, to, call.began);
+        edge.early_len = early_len;
         self.edges.insert(conn, edge);
     }
 
@@ -188,10 +193,19 @@ impl Edges {
         }
     }
 
-    /// Adds a connection that the far end requests for `client`, to a name that is being resolved.
-    pub(crate) fn resolve(&mut self, conn: ConnId, to: &Endpoint, by_rdma: bool, client: String) {
+    /// Adds a connection that the far end requests for `client`, to a name that is being resolved;
+    /// `early` are the first bytes for the application.
+    pub(crate) fn resolve(
+        &mut self,
+        conn: ConnId,
+        to: &Endpoint,
+        by_rdma: bool,
+        client: String,
+        early: Vec<u8>,
+    ) {
         let to = Shown(to).to_string();
-        let edge = Edge::new(Phase::Resolving { by_rdma }, client, to, now());
+        let mut edge = Edge::new(Phase::Resolving { by_rdma }, client, to, now());
+        edge.greeting = early;
         self.edges.insert(conn, edge);
         self.counts.begun += 1;
     }
@@ -332,7 +346,7 @@ impl Edges {
                 }
             }
         }
-        if edge.stream.is_none() {
+        if edge.stream.is_none() || edge.take_early().is_err() {
             // The caller is gone.
             self.counts.end(edge, Outcome::Reset, None);
             self.edges.remove(&conn);
@@ -556,6 +570,7 @@ impl Edge {
             from,
             to,
             greeting: Vec::new(),
+            early_len: 0,
             held: None,
             written: 0,
             is_read: false,
@@ -568,12 +583,26 @@ impl Edge {
         }
     }
 
+    /// Takes the bytes that went with the request from the socket.
+    fn take_early(&mut self) -> io::Result<()> {
+        let mut octets = vec![0; std::mem::take(&mut self.early_len)];
+        let stream = self.stream.as_ref().filter(|_| !octets.is_empty());
+        // They are there, in one piece: they were peeked at.
+        if stream.map_or(Ok(0), |stream| stream.read(&mut octets))? < octets.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.octets_in += octets.len() as u64;
+        Ok(())
+    }
+
     /// Sends the PROXY protocol header first, if the configuration requires it.
     fn announce_client(&mut self, shared: &Shared) {
+        self.octets_out += self.greeting.len() as u64;
         let server = self.stream.as_ref().and_then(Stream::peer_addr);
         let server = server.filter(|server| shared.config().announces_client(*server));
         if let Some(server) = server {
-            self.greeting = proxy::header(self.from.parse().ok(), server);
+            let header = proxy::header(self.from.parse().ok(), server);
+            self.greeting.splice(..0, header);
         }
     }
 

@@ -327,7 +327,7 @@ impl Pair {
                 began: self.shared.now(),
                 is_again: false,
             };
-            self.edges.ask(conn, call);
+            self.edges.ask(conn, call, 0);
         }
         Ok(())
     }

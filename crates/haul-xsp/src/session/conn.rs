@@ -8,8 +8,12 @@ use crate::bag::End;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
 use crate::wire::{
-    BODY_MAX, ConnState, Endpoint, First, Metadata, PathAction, PathState, Pdu, SlabAnnounce,
+    BODY_MAX, ConnState, EARLY_MAX, Endpoint, First, Metadata, PathAction, PathState, Pdu,
+    SlabAnnounce,
 };
+
+/// First bytes of connections that wait for an answer, in one direction.
+const EARLY_UNANSWERED_MAX: usize = 2 << 20;
 
 impl Session {
     // Commands.
@@ -19,19 +23,42 @@ impl Session {
     /// # Errors
     /// The session is not open, or has too many connections.
     pub fn open_conn(&mut self, to: Endpoint) -> Result<ConnId, Misuse> {
-        self.open_conn_with(to, Metadata::default())
+        self.open_conn_with(to, Metadata::default(), Vec::new())
     }
 
-    /// As [`Self::open_conn`], with metadata of its application: every hop receives it before the
-    /// first byte.
+    /// As [`Self::open_conn`], with metadata of its application, which every hop receives before the
+    /// first byte, and the first bytes of the stream, which save a round trip.
     ///
     /// # Errors
-    /// As there.
-    pub fn open_conn_with(&mut self, to: Endpoint, metadata: Metadata) -> Result<ConnId, Misuse> {
+    /// As there, or more first bytes than [`Self::early_room`].
+    pub fn open_conn_with(
+        &mut self,
+        to: Endpoint,
+        metadata: Metadata,
+        early: Vec<u8>,
+    ) -> Result<ConnId, Misuse> {
         let conn = self.next_own();
-        self.open_conn_as(conn, to, metadata)?;
+        self.open_conn_as(conn, to, metadata, early)?;
         self.pass_number();
         Ok(conn)
+    }
+
+    /// Returns how many first bytes the request for a connection may have now.
+    #[must_use]
+    pub fn early_room(&self) -> usize {
+        if !self.takes_early(false) {
+            return 0;
+        }
+        EARLY_MAX.min(EARLY_UNANSWERED_MAX.saturating_sub(self.early_out))
+    }
+
+    /// Whether the peer, or `own`, this end, has agreed to take first bytes with CONN_OPEN.
+    const fn takes_early(&self, own: bool) -> bool {
+        if self.is_opener == own {
+            self.open.takes_early
+        } else {
+            self.ack.takes_early
+        }
     }
 
     const fn next_own(&self) -> ConnId {
@@ -50,7 +77,7 @@ impl Session {
     /// A connection that is asked for along with the session.
     pub(super) fn first(&mut self, to: Endpoint, metadata: Metadata) -> First {
         let conn = self.next_own();
-        self.begin_conn(conn, to.clone(), metadata.clone());
+        self.begin_conn(conn, to.clone(), metadata.clone(), Vec::new());
         self.pass_number();
         let credit = self.consumer.credit(conn);
         First {
@@ -82,7 +109,7 @@ impl Session {
     pub(super) fn take_firsts(&mut self, firsts: Vec<First>) -> Result<(), Error> {
         firsts
             .into_iter()
-            .try_for_each(|first| self.on_conn_open(first))
+            .try_for_each(|first| self.on_conn_open(first, Vec::new()))
     }
 
     /// As [`Self::open_conn`], with the number that the connection has on the other segment of a
@@ -95,6 +122,7 @@ impl Session {
         conn: ConnId,
         to: Endpoint,
         metadata: Metadata,
+        early: Vec<u8>,
     ) -> Result<(), Misuse> {
         if self.state != State::Open {
             return Err(Misuse::NotOpen);
@@ -105,21 +133,26 @@ impl Session {
         if conn.is_by_terminus() == self.is_opener || self.conns.contains_key(&conn) {
             return Err(Misuse::NoConnection);
         }
+        if early.len() > self.early_room() {
+            return Err(Misuse::TooLarge);
+        }
         // Dropped metadata is not passed on.
         let metadata = if metadata.is_dropped() {
             Metadata::default()
         } else {
             metadata
         };
-        self.begin_conn(conn, to, metadata);
+        self.begin_conn(conn, to, metadata, early);
         self.send_conn_open(conn);
         Ok(())
     }
 
-    fn begin_conn(&mut self, conn: ConnId, to: Endpoint, metadata: Metadata) {
-        self.producer.open(conn, 0);
+    fn begin_conn(&mut self, conn: ConnId, to: Endpoint, metadata: Metadata, early: Vec<u8>) {
+        self.producer.open(conn, early.len() as u64);
         self.consumer.open(conn, 0);
-        let begun = Conn::new(to, metadata, ConnPhase::Opening, true);
+        self.early_out += early.len();
+        let mut begun = Conn::new(to, metadata, ConnPhase::Opening, true);
+        (begun.early_len, begun.early) = (early.len(), early);
         self.conns.insert(conn, begun);
         self.asking.push_back((conn, None));
     }
@@ -132,6 +165,7 @@ impl Session {
                 credit,
                 to: known.to.clone(),
                 metadata: known.metadata.clone(),
+                early: known.early.clone(),
             });
         }
     }
@@ -145,8 +179,10 @@ impl Session {
             .conns
             .get_mut(&conn)
             .filter(|known| known.state == ConnPhase::Asked);
-        known.ok_or(Misuse::NoConnection)?.state = ConnPhase::Open;
-        self.consumer.open(conn, 0);
+        let known = known.ok_or(Misuse::NoConnection)?;
+        known.state = ConnPhase::Open;
+        self.early_in -= known.early_len;
+        self.consumer.open(conn, known.early_len as u64);
         self.send_conn_ack(conn);
         Ok(())
     }
@@ -311,13 +347,15 @@ impl Session {
                 credit,
                 to,
                 metadata,
+                early,
             } => {
-                return self.on_conn_open(First {
+                let asked = First {
                     conn,
                     credit,
                     to,
                     metadata,
-                });
+                };
+                return self.on_conn_open(asked, early);
             }
             Pdu::ConnAck {
                 conn,
@@ -396,7 +434,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_conn_open(&mut self, asked: First) -> Result<(), Error> {
+    fn on_conn_open(&mut self, asked: First, early: Vec<u8>) -> Result<(), Error> {
         let First {
             conn, credit, to, ..
         } = asked;
@@ -424,13 +462,23 @@ impl Session {
             }
             return Ok(());
         }
+        let waiting = self.early_in + early.len();
+        if waiting > EARLY_UNANSWERED_MAX || !early.is_empty() && !self.takes_early(true) {
+            return Err(Misbehaviour::Slab(crate::bag::Breach::Credit).into());
+        }
+        self.early_in = waiting;
         self.producer.open(conn, 0);
         self.producer.on_credit(conn, credit);
         let metadata = self.admit_metadata(asked.metadata);
-        let asked = Conn::new(to.clone(), metadata.clone(), ConnPhase::Asked, false);
+        let mut asked = Conn::new(to.clone(), metadata.clone(), ConnPhase::Asked, false);
+        asked.early_len = early.len();
         self.conns.insert(conn, asked);
-        self.events
-            .push_back(Event::ConnRequest { conn, to, metadata });
+        self.events.push_back(Event::ConnRequest {
+            conn,
+            to,
+            metadata,
+            early,
+        });
         Ok(())
     }
 
@@ -441,21 +489,29 @@ impl Session {
         let was_opening = known.state == ConnPhase::Opening;
         if status != 0 {
             if was_opening {
-                let is_known = known.is_given_up;
-                self.forget(conn);
-                if !is_known {
-                    self.events.push_back(Event::ConnRefused { conn, status });
-                }
+                self.refused(conn, status);
             }
             return;
         }
-        known.state = ConnPhase::Open;
+        if was_opening {
+            known.state = ConnPhase::Open;
+            self.early_out -= std::mem::take(&mut known.early).len();
+        }
         let reset = known.reset_later.take();
         self.producer.on_credit(conn, credit);
         match reset {
             Some(code) => self.reset_conn(conn, code),
             None if was_opening => self.events.push_back(Event::ConnAccepted(conn)),
             None => {}
+        }
+    }
+
+    /// A connection that this end asked for is refused.
+    fn refused(&mut self, conn: ConnId, status: u16) {
+        let is_known = self.conns.get(&conn).is_some_and(|conn| conn.is_given_up);
+        self.forget(conn);
+        if !is_known {
+            self.events.push_back(Event::ConnRefused { conn, status });
         }
     }
 
@@ -544,6 +600,11 @@ impl Session {
     fn forget(&mut self, conn: ConnId) {
         if let Some(known) = self.conns.remove(&conn) {
             self.release_metadata(&known.metadata, known.is_own);
+            match known.state {
+                ConnPhase::Opening => self.early_out -= known.early_len,
+                ConnPhase::Asked => self.early_in -= known.early_len,
+                ConnPhase::Open => {}
+            }
         }
         self.ending.remove(&conn);
         self.acked.remove(&conn);
@@ -581,6 +642,7 @@ impl Session {
                 continue;
             };
             let (phase, is_own, stopped) = (known.state, known.is_own, known.stopped);
+            let has_early = known.early_len > 0;
             if known.passed > 0 {
                 self.acked.insert(conn, known.passed);
             }
@@ -601,6 +663,11 @@ impl Session {
                     }
                 }
                 Some(_) => {}
+                // A hop of the new way would not take its first bytes.
+                None if phase == ConnPhase::Opening && has_early && !self.takes_early(false) => {
+                    self.refused(conn, crate::wire::NackStatus::Closing.code());
+                    continue;
+                }
                 None if phase == ConnPhase::Opening => self.send_conn_open(conn),
                 None if phase == ConnPhase::Open && is_anew => {
                     // A direction that this end itself closed counts as complete.

@@ -230,6 +230,7 @@ impl Session {
             end_to_end,
             resumed: beyond.is_some_and(|ack| ack.resumed),
             firsts: false,
+            takes_early: beyond.is_none_or(|ack| ack.takes_early),
             keepalive_ms: millis(self.link.as_ref().map_or(0, |link| link.keepalive_ns)),
             lifetime_s: self.config.lifetime_ns / crate::time::SECOND_NS,
             segments,
@@ -380,6 +381,7 @@ impl Session {
         if !ack.resumed {
             return Err(Misbehaviour::OutOfTurn(2).into());
         }
+        self.ack.takes_early = ack.takes_early;
         self.restart(&ack.conns)?;
         self.ack = ack;
         Ok(())
@@ -587,6 +589,7 @@ impl Session {
         self.take_over(now, fresh, open.claim)?;
         self.open.hops.clone_from(&open.hops);
         self.open.hop_index = open.hop_index;
+        self.open.takes_early = open.takes_early;
         // The end that moves the bytes was agreed on for good.
         segment.params.push = Some((self.config.consumer.mode == Mode::Push).into());
         self.ack.segments = vec![segment];

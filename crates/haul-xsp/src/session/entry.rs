@@ -34,6 +34,10 @@ pub(super) struct Conn {
     pub(super) is_own: bool,
     /// To be reset with this code as soon as it is open.
     pub(super) reset_later: Option<u16>,
+    /// The first bytes of its opener's stream, which come with the request: how many, and at the
+    /// opener, until it is answered, which.
+    pub(super) early_len: usize,
+    pub(super) early: Vec<u8>,
     /// Its opener has a report that no answer came.
     pub(super) is_given_up: bool,
     /// This end has closed its receiving side, with this code.
@@ -64,6 +68,8 @@ impl Conn {
             state,
             is_own,
             reset_later: None,
+            early_len: 0,
+            early: Vec::new(),
             is_given_up: false,
             stopped: None,
             passed: 0,

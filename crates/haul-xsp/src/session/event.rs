@@ -47,6 +47,8 @@ pub enum Event {
         to: Endpoint,
         /// Metadata of its application.
         metadata: Metadata,
+        /// The first bytes of its stream: they go before what the consumer has.
+        early: Vec<u8>,
     },
     /// A connection that this end opened is there.
     ConnAccepted(ConnId),

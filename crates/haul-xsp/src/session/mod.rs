@@ -144,6 +144,9 @@ pub struct Session {
     is_metadata_due: bool,
     /// Bytes of metadata of connections that the peer has opened.
     metadata_octets: usize,
+    /// First bytes of connections that wait for this end's answer, and for the peer's.
+    early_in: usize,
+    early_out: usize,
     /// Connections that may have become over since the last [`Self::reap`].
     ending: BTreeSet<ConnId>,
     next_conn: u32,
@@ -262,6 +265,8 @@ impl Session {
             metadata: Metadata::default(),
             is_metadata_due: false,
             metadata_octets: 0,
+            early_in: 0,
+            early_out: 0,
             ending: BTreeSet::new(),
             next_conn: 1,
             chans: BTreeMap::new(),

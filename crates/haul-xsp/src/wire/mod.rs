@@ -3,8 +3,8 @@
 //! state machines to judge.
 //!
 //! [`Header`] and [`Pdu`] what a control connection carries · `tlv` the elements behind the fixed
-//! parts · `hop` hops, protocols, parameters, endpoints · `first` connections asked for along with
-//! a session · `metadata` what applications declare · `slab` announcements and their answers.
+//! parts · `hop` hops, protocols, parameters, endpoints · `first` requests for connections ·
+//! `metadata` what applications declare · `slab` announcements and their answers.
 //! Layouts: docs/protocol/xsp.md.
 
 mod code;
@@ -19,7 +19,7 @@ mod slab;
 pub use code::{AuthMethod, NackStatus, PathAction, PathState};
 pub use codec::{DEPTH_MAX, TLVS_MAX};
 pub use error::ParseError;
-pub use first::{FIRSTS_MAX, First};
+pub use first::{EARLY_MAX, FIRSTS_MAX, First};
 pub use hop::{Address, Endpoint, HOPS_MAX, Hop, HopFlags, Mode, Params, Proto, ProtoOffer};
 pub use metadata::{
     METADATA_KEY_MAX, METADATA_PAIRS_MAX, METADATA_RESERVED, METADATA_VALUE_MAX, Metadata,

@@ -40,6 +40,8 @@ pub struct SessOpen {
     pub end_to_end: bool,
     /// Only whether it could be opened.
     pub dry_run: bool,
+    /// The asker takes first bytes with CONN_OPEN, and so do all hops before it.
+    pub takes_early: bool,
     /// Which of `hops` is asked.
     pub hop_index: u16,
     /// Most bytes of a body that the asker takes.
@@ -79,6 +81,8 @@ pub struct SessAck {
     pub resumed: bool,
     /// Connections that were asked for along with it are answered without being asked for again.
     pub firsts: bool,
+    /// This end takes first bytes with CONN_OPEN, and so do all hops behind it.
+    pub takes_early: bool,
     /// Time between signs of life, ms.
     pub keepalive_ms: u32,
     /// How long it outlives a control connection, s.
@@ -183,6 +187,8 @@ pub enum Pdu {
         credit: u64,
         to: Endpoint,
         metadata: Metadata,
+        /// The first bytes of its stream, at most [`EARLY_MAX`](super::EARLY_MAX).
+        early: Vec<u8>,
     },
     /// Zero `status` accepts.
     ConnAck {
@@ -472,7 +478,8 @@ impl Pdu {
                 credit,
                 to,
                 metadata,
-            } => emit_wish(out, *conn, *credit, to, metadata),
+                early,
+            } => emit_wish(out, *conn, *credit, to, metadata, early),
             Self::ConnAck {
                 conn,
                 status,
@@ -659,8 +666,10 @@ fn parse_states(r: &mut Reader<'_>) -> Result<States, ParseError> {
 }
 
 fn emit_open(out: &mut Writer, open: &SessOpen) {
-    let flags =
-        u32::from(open.resumable) | u32::from(open.end_to_end) << 1 | u32::from(open.dry_run) << 2;
+    let flags = u32::from(open.resumable)
+        | u32::from(open.end_to_end) << 1
+        | u32::from(open.dry_run) << 2
+        | u32::from(open.takes_early) << 5;
     let count = open.hops.len().min(HOPS_MAX);
     out.u32(flags)
         .u16(open.hop_index)
@@ -686,6 +695,7 @@ fn parse_open(r: &mut Reader<'_>) -> Result<SessOpen, ParseError> {
         resumable: flags & 1 != 0,
         end_to_end: flags & 2 != 0,
         dry_run: flags & 4 != 0,
+        takes_early: flags & 32 != 0,
         hop_index,
         max_ctrl: r.u32()?,
         keepalive_ms: r.u32()?,
@@ -727,7 +737,8 @@ fn emit_ack(out: &mut Writer, ack: &SessAck) {
     let flags = u32::from(ack.resumable)
         | u32::from(ack.end_to_end) << 1
         | u32::from(ack.resumed) << 3
-        | u32::from(ack.firsts) << 4;
+        | u32::from(ack.firsts) << 4
+        | u32::from(ack.takes_early) << 5;
     out.u32(flags).u32(ack.keepalive_ms).u64(ack.lifetime_s);
     ack.segments
         .iter()
@@ -748,6 +759,7 @@ fn parse_ack(r: &mut Reader<'_>) -> Result<SessAck, ParseError> {
         end_to_end: flags & 2 != 0,
         resumed: flags & 8 != 0,
         firsts: flags & 16 != 0,
+        takes_early: flags & 32 != 0,
         keepalive_ms: r.u32()?,
         lifetime_s: r.u64()?,
         ..SessAck::default()
@@ -943,12 +955,13 @@ fn parse_conn(kind: u16, r: &mut Reader<'_>) -> Result<Pdu, ParseError> {
     let conn = ConnId(r.u32()?);
     Ok(match kind {
         20 => {
-            let (credit, to, metadata) = parse_wish(r)?;
+            let (credit, to, metadata, early) = parse_wish(r)?;
             Pdu::ConnOpen {
                 conn,
                 credit,
                 to,
                 metadata,
+                early,
             }
         }
         21 => {

@@ -79,6 +79,7 @@ impl Victim {
                 credit: 100,
                 to: endpoint("a", 1),
                 metadata: Metadata::default(),
+                early: Vec::new(),
             })
             .unwrap();
         victim.session.accept_conn(ConnId(1)).unwrap();
@@ -161,6 +162,7 @@ fn slab_cases() -> Vec<(Vec<Pdu>, Breach)> {
         credit: 0,
         to: endpoint("b", 1),
         metadata: Metadata::default(),
+        early: Vec::new(),
     };
     let many = (0..65).map(|at| record(at, 1)).collect();
     vec![
@@ -464,6 +466,7 @@ fn more_connections_and_channels_than_agreed_are_refused_and_harmless() {
                 credit: 0,
                 to: endpoint("b", 1),
                 metadata: Metadata::default(),
+                early: Vec::new(),
             })
             .unwrap();
     }

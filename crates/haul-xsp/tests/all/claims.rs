@@ -186,6 +186,7 @@ fn terminus_with(conn: ConnId) -> Session {
         credit,
         to,
         metadata: Metadata::default(),
+        early: Vec::new(),
     };
     session
         .handle_input(NOW, &asked.emit(SESSION, 0, 3))

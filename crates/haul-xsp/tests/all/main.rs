@@ -5,6 +5,7 @@ mod claims;
 #[path = "../common/mod.rs"]
 mod common;
 mod draining;
+mod early;
 mod hops;
 mod latency;
 mod law;

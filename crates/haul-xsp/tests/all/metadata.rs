@@ -44,7 +44,10 @@ fn what_is_said_about_a_connection_reaches_every_hop_with_it() {
     let mut chain = Chain::opened(open(3, true));
     let said = metadata(&["job=17", "user=é"]);
     let to = endpoint("server", 80);
-    let conn = chain.opener.open_conn_with(to, said.clone()).unwrap();
+    let conn = chain
+        .opener
+        .open_conn_with(to, said.clone(), Vec::new())
+        .unwrap();
     let plain = chain.opener.open_conn(endpoint("server", 81)).unwrap();
     chain.pump();
     let there = vec![said.clone(), Metadata::default()];
@@ -61,7 +64,10 @@ fn what_was_lost_with_a_control_connection_is_said_again() {
     let mut chain = Chain::opened(open(3, true));
     let (said, about) = (metadata(&["job=17"]), metadata(&["site=north"]));
     let to = endpoint("server", 80);
-    let conn = chain.opener.open_conn_with(to, said.clone()).unwrap();
+    let conn = chain
+        .opener
+        .open_conn_with(to, said.clone(), Vec::new())
+        .unwrap();
     chain.opener.set_metadata(about.clone());
     // It has reached no hop.
     while chain.opener.poll_transmit(NOW).is_some() {}
@@ -113,6 +119,7 @@ fn what_is_asked_for_along_with_the_session_has_its_metadata() {
         conn,
         to: haul_xsp::wire::Endpoint::clone(to),
         metadata: metadata.clone(),
+        early: Vec::new(),
     };
     let firsts = [asked(conns[0], &firsts[0]), asked(conns[1], &firsts[1])];
     assert!(events.ends_with(&firsts), "{events:?}");
@@ -125,6 +132,7 @@ fn forged(conn: u32) -> Vec<u8> {
         credit: 0,
         to: endpoint("server", 80),
         metadata: metadata(&["job=17"]),
+        early: Vec::new(),
     };
     let mut octets = pdu.emit(SessionId([7; 16]), 0, 1);
     let at = octets.windows(4).rposition(|four| four == b"\x02job");
@@ -145,7 +153,10 @@ fn what_exceeds_a_bound_is_dropped_and_its_connection_is_not() {
     // Through a gateway, which does not pass it on.
     let mut chain = Chain::opened(open(2, true));
     let to = endpoint("server", 80);
-    let conn = chain.opener.open_conn_with(to, said.clone()).unwrap();
+    let conn = chain
+        .opener
+        .open_conn_with(to, said.clone(), Vec::new())
+        .unwrap();
     chain.opener.send_app(1, b"nonsense".to_vec()).unwrap();
     chain.opener.send_app(2, b"nonsense".to_vec()).unwrap();
     chain.pump();
@@ -171,7 +182,10 @@ fn of_more_than_is_kept_no_more_is_kept_until_connections_are_gone() {
     let fit = (4 << 20) / (METADATA_PAIRS_MAX * (128 + 64 + METADATA_VALUE_MAX));
     let ask = |chain: &mut Chain| {
         let to = endpoint("server", 80);
-        let conn = chain.opener.open_conn_with(to, most.clone()).unwrap();
+        let conn = chain
+            .opener
+            .open_conn_with(to, most.clone(), Vec::new())
+            .unwrap();
         chain.pump();
         let is_dropped = heard(chain).0.last().unwrap().is_dropped();
         (conn, is_dropped)

@@ -50,6 +50,7 @@ pub fn open(count: usize, end_to_end: bool) -> SessOpen {
     SessOpen {
         resumable: true,
         end_to_end,
+        takes_early: true,
         hops: hops(count),
         ..SessOpen::default()
     }

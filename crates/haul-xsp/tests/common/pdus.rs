@@ -78,6 +78,7 @@ fn sessions() -> Vec<(&'static str, Pdu)> {
         resumable: true,
         end_to_end: true,
         dry_run: true,
+        takes_early: true,
         hop_index: 0,
         max_ctrl: 1 << 20,
         keepalive_ms: 10_000,
@@ -101,6 +102,7 @@ fn sessions() -> Vec<(&'static str, Pdu)> {
         end_to_end: true,
         resumed: true,
         firsts: true,
+        takes_early: true,
         keepalive_ms: 10_000,
         lifetime_s: 300,
         segments: vec![offer()],
@@ -266,6 +268,17 @@ fn connections() -> Vec<(&'static str, Pdu)> {
                 credit: 65_536,
                 to: endpoint(),
                 metadata: metadata(),
+                early: Vec::new(),
+            },
+        ),
+        (
+            "CONN_OPEN-early",
+            Pdu::ConnOpen {
+                conn: CONN,
+                credit: 65_536,
+                to: endpoint(),
+                metadata: metadata(),
+                early: b"GET / HTTP/1.1".to_vec(),
             },
         ),
         (

@@ -557,13 +557,17 @@ impl World {
     fn on_event(&mut self, half: usize, node: usize, event: Event) {
         let app = &mut self.apps[usize::from(node != 0)];
         match event {
-            Event::ConnRequest { conn, .. } => {
+            Event::ConnRequest { conn, early, .. } => {
                 // Opened and reset here before, which its opener never learned.
                 if app.streams.get(&conn).is_some_and(|stream| stream.closed) {
                     self.session(half).unwrap().refuse_conn(conn, 104).unwrap();
                     return;
                 }
-                app.stream(&mut self.random, conn).open = true;
+                for (offset, octet) in (0..).zip(&early) {
+                    assert_eq!(*octet, pattern(conn, !app.from_opener, offset));
+                }
+                let stream = app.stream(&mut self.random, conn);
+                (stream.open, stream.read) = (true, early.len() as u64);
                 self.session(half).unwrap().accept_conn(conn).unwrap();
             }
             Event::ConnAccepted(conn) => app.stream(&mut self.random, conn).open = true,
@@ -627,11 +631,7 @@ impl World {
         }
         let app = usize::from(node != 0);
         if is_open && self.apps[app].to_open > 0 && self.random.chance(500) {
-            let to = endpoint("server", 80);
-            let conn = self.session(half).unwrap().open_conn(to).unwrap();
-            self.apps[app].to_open -= 1;
-            let random = &mut self.random;
-            self.apps[app].stream(random, conn);
+            self.open_conn(half, app);
         }
         let conns: Vec<ConnId> = self.apps[app].streams.keys().copied().collect();
         for conn in conns {
@@ -650,6 +650,28 @@ impl World {
             self.write(half, app, conn);
             self.read(half, app, conn);
         }
+    }
+
+    /// Opens a connection, often with its first bytes.
+    fn open_conn(&mut self, half: usize, app: usize) {
+        let room = self.session(half).unwrap().early_room() as u64;
+        let most = [0, 200, 2_000][self.random.below(3) as usize].min(room);
+        let app = &mut self.apps[app];
+        app.to_open -= 1;
+        let from_opener = app.from_opener;
+        let side = if from_opener { 0 } else { ConnId::BY_TERMINUS };
+        let own = |conn: &ConnId| conn.is_by_terminus() != from_opener;
+        let last = app.streams.keys().copied().filter(own).max();
+        let conn = ConnId(last.map_or(side, |conn| conn.0) + 1);
+        let stream = app.stream(&mut self.random, conn);
+        stream.early = stream.reset_at.unwrap_or(stream.total).min(most);
+        stream.written = stream.early;
+        let early = (0..stream.early).map(|at| pattern(conn, from_opener, at));
+        let (to, early) = (endpoint("server", 80), early.collect());
+        let session = self.session(half).unwrap();
+        session
+            .open_conn_as(conn, to, Metadata::default(), early)
+            .unwrap();
     }
 
     fn write(&mut self, half: usize, app: usize, conn: ConnId) {

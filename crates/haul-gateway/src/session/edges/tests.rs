@@ -52,7 +52,7 @@ impl Far {
             begun,
         };
         far.edges
-            .resolve(wanted, &endpoint(), false, "session".to_owned());
+            .resolve(wanted, &endpoint(), false, "session".to_owned(), Vec::new());
         far.with_edges(0, |edges, tools| {
             edges.connect(tools, wanted, addresses.to_vec());
         });

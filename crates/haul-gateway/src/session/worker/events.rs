@@ -57,9 +57,14 @@ impl Worker {
                 }
             }
             Event::Closed(error) => self.on_closed(0, &error),
-            Event::ConnRequest { conn, to, metadata } => {
+            Event::ConnRequest {
+                conn,
+                to,
+                metadata,
+                early,
+            } => {
                 self.note_conn(conn, &metadata);
-                self.on_conn_request(conn, &to);
+                self.on_conn_request(conn, &to, early);
             }
             Event::Metadata(metadata) => self.note_session(metadata),
             Event::ConnAccepted(conn) => {
@@ -385,27 +390,25 @@ impl Worker {
         self.edges.refused(&self.poller, conn, status, why);
     }
 
-    pub(super) fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint) {
+    pub(super) fn on_conn_request(&mut self, conn: ConnId, to: &Endpoint, early: Vec<u8>) {
         let (rules, client) = (self.shared.config(), self.client_of(conn));
         let of_rdma = of_rdma(to);
         let by_rdma = of_rdma.is_some();
         let to = of_rdma.as_ref().unwrap_or(to);
         let address = socket_addr(to);
         let allowed = address.is_none_or(|address| rules.lets_out(address, by_rdma));
+        self.edges.resolve(conn, to, by_rdma, client, early);
         match (address, &to.address) {
             (Some(address), _) if allowed => {
-                self.edges.resolve(conn, to, by_rdma, client);
                 if let Some((mut tools, edges)) = self.edges_tools() {
                     edges.connect(&mut tools, conn, vec![address]);
                 }
             }
             (None, Address::Name(name)) => {
-                self.edges.resolve(conn, to, by_rdma, client);
                 resolve(&self.shared, conn, name, to.port, &self.handle);
             }
             // Not on the list, or not resolvable here.
             _ => {
-                self.edges.resolve(conn, to, by_rdma, client);
                 if let Some((tools, edges)) = self.edges_tools() {
                     edges.refused(tools.poller, conn, code(NackStatus::Forbidden), None);
                     let _ = tools.session.refuse_conn(conn, code(NackStatus::Forbidden));

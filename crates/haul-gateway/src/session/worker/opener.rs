@@ -92,6 +92,7 @@ impl Worker {
             resumable: opener.probe.is_none() && !opener.is_trial,
             dry_run: opener.probe.is_some(),
             end_to_end: opener.ways.end_to_end,
+            takes_early: true,
             hops: way.hops.clone(),
             ..SessOpen::default()
         };
@@ -274,10 +275,12 @@ impl Worker {
         let Some(session) = self.body.session(0) else {
             return;
         };
-        match session.open_conn_with(call.meant().clone(), call.metadata.clone()) {
+        let early = call.party.peek(session.early_room());
+        let early_len = early.len();
+        match session.open_conn_with(call.meant().clone(), call.metadata.clone(), early) {
             Ok(conn) => {
                 self.note_conn(conn, &call.metadata);
-                self.edges.ask(conn, call);
+                self.edges.ask(conn, call, early_len);
             }
             Err(_) => self.turn_away(call, NackStatus::Busy),
         }

@@ -469,7 +469,7 @@ impl Worker {
             if let Some(opener) = self.part.opener_mut() {
                 opener.ways.ask_along(*conn, &call);
             }
-            self.edges.ask(*conn, call);
+            self.edges.ask(*conn, call, 0);
         }
         self.body = match std::mem::replace(&mut self.body, Body::None) {
             Body::One(near) if side == 1 => Body::Two(Box::new(Relay::new(*near, session))),
