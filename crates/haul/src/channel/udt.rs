@@ -5,6 +5,7 @@
 //! to its session costs no message.
 
 use std::collections::{HashMap, VecDeque};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -386,11 +387,13 @@ pub(crate) fn listen(address: SocketAddr) -> Result<Listener, Fault> {
     let secret = haul_io::random::bytes()
         .map_err(|error| Fault::new(Code::Other, format!("cannot read random bytes: {error}")))?;
     Listener::bind(address, &LinkOptions::default(), secret).map_err(|error| {
-        Fault::new(
-            Code::Other,
-            format!("cannot listen on UDP {address}: {}", plain(&error)),
-        )
-        .hint("another process has that UDP port; choose one with --listen")
+        let text = format!("cannot listen on UDP {address}: {}", plain(&error));
+        let fault = Fault::new(Code::Other, text);
+        if error.kind() == io::ErrorKind::AddrInUse {
+            fault.hint("another process has that UDP port; choose one with --listen")
+        } else {
+            fault
+        }
     })
 }
 
