@@ -520,7 +520,7 @@ def prepare(options, work):
             print("trust: some programs are missing", file=sys.stderr)
     programs = {name.replace("_", " "): getattr(options, name) for name in names}
     if not (options.haul and options.xio):
-        # Those of ./test at a time: another choice builds what they need with other features.
+        # All at a time: another choice builds what they need with other features.
         packages = [f"--package=haul-{name}" for name in ("cli", "socket", "capi")]
         built = cargo("build", *packages)
         programs["haul"] = options.haul or built["haul-cli", "haul"]

@@ -33,7 +33,7 @@ main() {
   rm -rf --one-file-system "$WORK"
 }
 
-# Packages of tests have none.
+# What ./test packs has no image for arm64.
 has_arm64() {
   compgen -G "$PACKAGES/haul-*-oci-arm64.tar" >/dev/null || return
   command -v qemu-aarch64-static >/dev/null || { echo 'SKIPPED: arm64: no qemu-user-static' && return 1; }
@@ -51,6 +51,8 @@ check() {
     "install_$kind"
     units=$(find "$root"/usr/lib "$root/opt" -name haul-serve.service -printf '%h')
     complete
+    "${inside[@]}" haul run -- bash -c 'grep -q libhaul_preload.so /proc/self/maps' ||
+      { echo 'FAILED: haul run does not load its library' && return 1; }
   fi
   [[ $("${inside[@]}" haul --version) == "haul $VERSION" ]]
   move_trees "$units"
@@ -96,8 +98,10 @@ root_arm64() {
   install -D "$(command -v qemu-aarch64-static)" "$root/emulator"
   ln -s usr/bin/haul "$root/haul"
   emulator=(/emulator)
-  [[ $(dpkg-deb --field "$PACKAGES"/haul_*_arm64.deb Architecture) == arm64 ]]
-  [[ $(rpm --query --package --queryformat '%{ARCH}' "$PACKAGES"/haul-*.aarch64.rpm) == aarch64 ]]
+  [[ $(dpkg-deb --field "$PACKAGES"/haul_*_arm64.deb Architecture) == arm64 ]] ||
+    { echo 'FAILED: the deb is not for arm64' && return 1; }
+  [[ $(rpm --query --package --queryformat '%{ARCH}' "$PACKAGES"/haul-*.aarch64.rpm) == aarch64 ]] ||
+    { echo 'FAILED: the rpm is not for aarch64' && return 1; }
 }
 
 install_deb() {
