@@ -63,18 +63,24 @@ pub(crate) enum Party {
 }
 
 impl Party {
-    /// Returns first bytes of a client's stream, at most `most`, without taking them. There are
-    /// none before a reply.
-    pub(crate) fn peek(&self, most: usize) -> Vec<u8> {
+    /// Takes the first bytes of a client's stream that have arrived, at most `most`. There are none
+    /// before a reply.
+    ///
+    /// # Errors
+    /// The client is gone.
+    pub(crate) fn take_early(&self, most: usize) -> io::Result<Vec<u8>> {
         let mut octets = [0; EARLY_MAX];
-        let count = match self {
-            // What fails is noticed when the stream is read.
+        let most = most.min(EARLY_MAX);
+        match self {
             Self::Client(stream, Answer::None) if most > 0 => {
-                stream.peek(&mut octets[..most.min(EARLY_MAX)]).unwrap_or(0)
+                match stream.read(&mut octets[..most]) {
+                    Ok(count) => Ok(octets[..count].to_vec()),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Vec::new()),
+                    Err(error) => Err(error),
+                }
             }
-            _ => 0,
-        };
-        octets[..count].to_vec()
+            _ => Ok(Vec::new()),
+        }
     }
 
     /// Returns whether the connection is still wanted, as far as is known: clients of a listener

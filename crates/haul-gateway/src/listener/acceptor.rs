@@ -206,10 +206,12 @@ impl ClientAcceptor {
             Greeting::Http => State::Greeting(Handshake::Connect(Connect::default())),
         };
         let patience_ns = match &state {
-            State::Silent(to) if stream.peek(&mut [0]).is_ok() => {
-                return deliver(Arrival::silent(stream, client, to.clone()));
-            }
-            State::Silent(_) => SILENCE_NS,
+            State::Silent(to) => match stream.peek(&mut [0]) {
+                Ok(_) => return deliver(Arrival::silent(stream, client, to.clone())),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => SILENCE_NS,
+                // The client is gone.
+                Err(_) => return,
+            },
             _ => self.limits.handshake_ns,
         };
         let token = self.next_token;

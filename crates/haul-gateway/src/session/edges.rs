@@ -70,8 +70,6 @@ struct Edge {
     /// Sent first: the reply of the listener's protocol; at the far end the header of the PROXY
     /// protocol, and the bytes that came with the request.
     greeting: Vec<u8>,
-    /// Bytes of the application that went with the request and are still in its socket.
-    early_len: usize,
     /// Bytes being written to the application.
     held: Option<Data>,
     /// The application has received its stream up to this offset.
@@ -165,8 +163,16 @@ impl Edges {
         let to = Shown(&call.to).to_string();
         self.counts.begun += u64::from(!call.is_again);
         let mut edge = Edge::new(Phase::Asked(call.party), call.from, to, call.began);
-        edge.early_len = early_len;
+        edge.octets_in = early_len as u64;
         self.edges.insert(conn, edge);
+    }
+
+    /// Counts a connection whose client has gone before the far end was asked for it.
+    pub(crate) fn gone(&mut self, call: Call) {
+        let to = Shown(&call.to).to_string();
+        self.counts.begun += u64::from(!call.is_again);
+        let edge = Edge::new(Phase::Asked(call.party), call.from, to, call.began);
+        self.counts.end(&edge, Outcome::Reset, None);
     }
 
     /// Takes back an unanswered connection, to request it by another way.
@@ -269,6 +275,7 @@ impl Edges {
         };
         stream.reset_on_drop();
         edge.stream = Some(stream);
+        edge.octets_out += edge.greeting.len() as u64;
         if tools.session.accept_conn(conn).is_err() {
             return self.closed(tools.poller, conn);
         }
@@ -346,7 +353,7 @@ impl Edges {
                 }
             }
         }
-        if edge.stream.is_none() || edge.take_early().is_err() {
+        if edge.stream.is_none() {
             // The caller is gone.
             self.counts.end(edge, Outcome::Reset, None);
             self.edges.remove(&conn);
@@ -570,7 +577,6 @@ impl Edge {
             from,
             to,
             greeting: Vec::new(),
-            early_len: 0,
             held: None,
             written: 0,
             is_read: false,
@@ -581,18 +587,6 @@ impl Edge {
             octets_out: 0,
             octets_seen: 0,
         }
-    }
-
-    /// Takes the bytes that went with the request from the socket.
-    fn take_early(&mut self) -> io::Result<()> {
-        let mut octets = vec![0; std::mem::take(&mut self.early_len)];
-        let stream = self.stream.as_ref().filter(|_| !octets.is_empty());
-        // They are there, in one piece: they were peeked at.
-        if stream.map_or(Ok(0), |stream| stream.read(&mut octets))? < octets.len() {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        self.octets_in += octets.len() as u64;
-        Ok(())
     }
 
     /// Sends the PROXY protocol header first, if the configuration requires it.
@@ -661,6 +655,8 @@ impl Edge {
         };
         while !self.greeting.is_empty() {
             match stream.write(&self.greeting) {
+                // Its memory is not kept for the life of the connection.
+                Ok(count) if count == self.greeting.len() => self.greeting = Vec::new(),
                 Ok(count) => drop(self.greeting.drain(..count)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(error),

@@ -6,6 +6,7 @@ mod blackout;
 mod busy;
 mod common;
 mod crowd;
+mod early;
 mod fallback;
 mod faults;
 mod hops;

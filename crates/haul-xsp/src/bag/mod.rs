@@ -61,6 +61,9 @@ pub enum Breach {
     /// Bytes beyond the credit.
     #[error("bytes beyond the credit")]
     Credit,
+    /// More first bytes with requests for connections than agreed on.
+    #[error("more first bytes of connections than agreed on")]
+    Early,
     /// Bytes behind the end of a stream.
     #[error("bytes behind the end of a stream")]
     PastEnd,

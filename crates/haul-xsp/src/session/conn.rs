@@ -8,8 +8,8 @@ use crate::bag::End;
 use crate::error::{Error, Misbehaviour, Misuse};
 use crate::time::Time;
 use crate::wire::{
-    BODY_MAX, ConnState, EARLY_MAX, Endpoint, First, Metadata, PathAction, PathState, Pdu,
-    SlabAnnounce,
+    BODY_MAX, ConnState, EARLY_MAX, Endpoint, First, Metadata, NackStatus, PathAction, PathState,
+    Pdu, SlabAnnounce,
 };
 
 /// First bytes of connections that wait for an answer, in one direction.
@@ -26,8 +26,8 @@ impl Session {
         self.open_conn_with(to, Metadata::default(), Vec::new())
     }
 
-    /// As [`Self::open_conn`], with metadata of its application, which every hop receives before the
-    /// first byte, and the first bytes of the stream, which save a round trip.
+    /// As [`Self::open_conn`], with metadata of its application, which every hop receives before
+    /// the first byte, and the first bytes of the stream, which save a round trip.
     ///
     /// # Errors
     /// As there, or more first bytes than [`Self::early_room`].
@@ -235,13 +235,22 @@ impl Session {
             Some(known) if known.state == ConnPhase::Open => {}
             Some(known) if known.state == ConnPhase::Opening => {
                 known.reset_later = known.reset_later.or(Some(code));
-                return;
+                return self.withdraw(conn);
             }
             _ => return,
         }
         self.producer.discard(conn);
         self.producer.finish(conn, End::Reset(code));
         self.stop_conn(conn, code);
+    }
+
+    /// Takes back a request whose first bytes would have an effect although nobody waits for it. It
+    /// stays known until the peer has answered.
+    pub(super) fn withdraw(&mut self, conn: ConnId) {
+        let known = self.conns.get(&conn).filter(|known| known.early_len > 0);
+        if let Some(code) = known.and_then(|known| known.reset_later) {
+            self.send_or_defer(&Pdu::ConnReset { conn, code });
+        }
     }
 
     /// Closes the receiving side; the peer ends its stream with a reset.
@@ -393,7 +402,7 @@ impl Session {
                 .map_err(Misbehaviour::Slab)?,
             Pdu::SlabNack { seq, .. } => self.producer.on_nack(seq).map_err(Misbehaviour::Slab)?,
             Pdu::SlabRevoke { seq } => {
-                let code = crate::wire::NackStatus::Error.code();
+                let code = NackStatus::Error.code();
                 self.consumer
                     .on_revoke(seq, code)
                     .map_err(Misbehaviour::Slab)?;
@@ -453,7 +462,7 @@ impl Session {
         }
         if self.conns.len() >= self.config.conns_max || self.state != State::Open {
             if let Some(link) = &mut self.link {
-                let status = crate::wire::NackStatus::Busy.code();
+                let status = NackStatus::Busy.code();
                 link.send(&Pdu::ConnAck {
                     conn,
                     status,
@@ -464,7 +473,7 @@ impl Session {
         }
         let waiting = self.early_in + early.len();
         if waiting > EARLY_UNANSWERED_MAX || !early.is_empty() && !self.takes_early(true) {
-            return Err(Misbehaviour::Slab(crate::bag::Breach::Credit).into());
+            return Err(Misbehaviour::Slab(crate::bag::Breach::Early).into());
         }
         self.early_in = waiting;
         self.producer.open(conn, 0);
@@ -516,9 +525,20 @@ impl Session {
     }
 
     fn on_conn_reset(&mut self, conn: ConnId, code: u16) {
-        let known = self.conns.get(&conn);
-        if known.is_none_or(|known| known.state != ConnPhase::Open) {
-            return;
+        match self.conns.get(&conn).map(|known| known.state) {
+            Some(ConnPhase::Open) => {}
+            Some(ConnPhase::Opening) => return,
+            asked => {
+                if asked.is_some() {
+                    self.forget_asked(conn);
+                }
+                // The request is withdrawn, or its connection was over before.
+                return self.send_or_defer(&Pdu::ConnAck {
+                    conn,
+                    status: NackStatus::Closing.code(),
+                    credit: 0,
+                });
+            }
         }
         self.producer.abandon(conn);
         if self.producer.is_stoppable(conn) {
@@ -643,6 +663,7 @@ impl Session {
             };
             let (phase, is_own, stopped) = (known.state, known.is_own, known.stopped);
             let has_early = known.early_len > 0;
+            let is_withdrawn = has_early && known.reset_later.is_some();
             if known.passed > 0 {
                 self.acked.insert(conn, known.passed);
             }
@@ -663,11 +684,12 @@ impl Session {
                     }
                 }
                 Some(_) => {}
-                // A hop of the new way would not take its first bytes.
-                None if phase == ConnPhase::Opening && has_early && !self.takes_early(false) => {
-                    self.refused(conn, crate::wire::NackStatus::Closing.code());
+                // The far end may have had its first bytes, and be done with it.
+                None if phase == ConnPhase::Opening && has_early && is_anew => {
+                    self.refused(conn, NackStatus::Closing.code());
                     continue;
                 }
+                None if phase == ConnPhase::Opening && is_withdrawn => self.withdraw(conn),
                 None if phase == ConnPhase::Opening => self.send_conn_open(conn),
                 None if phase == ConnPhase::Open && is_anew => {
                     // A direction that this end itself closed counts as complete.

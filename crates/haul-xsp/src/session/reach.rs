@@ -180,6 +180,7 @@ impl Session {
                 conn,
                 status: status.code(),
             });
+            self.withdraw(conn);
         }
     }
 

@@ -3,7 +3,7 @@
 use crate::common;
 
 use haul_xsp::bag::Breach;
-use haul_xsp::wire::{AuthMethod, EARLY_MAX, Metadata, Pdu, SessOpen};
+use haul_xsp::wire::{AuthMethod, EARLY_MAX, Metadata, NackStatus, Pdu, SessOpen};
 use haul_xsp::{ConnId, Error, Event, Misbehaviour, Misuse, Session, SessionId};
 
 use common::chain::{Chain, NOW, config};
@@ -84,6 +84,37 @@ fn a_request_that_may_be_lost_is_repeated_with_them() {
 }
 
 #[test]
+fn a_request_that_was_given_up_is_withdrawn() {
+    let mut chain = Chain::opened(open(2, true));
+    let [one, two] = [b"first", b"other"].map(|early| ask(&mut chain.opener, early).unwrap());
+    chain.pump();
+    // The terminus has the requests, and has not answered.
+    chain.opener.refuse_asked(NackStatus::TimedOut);
+    chain.pump();
+    assert_eq!(requests(&chain.last_heard).len(), 2);
+    for conn in [one, two] {
+        assert!(chain.last_heard.contains(&Event::ConnLost(conn)));
+        assert_eq!(chain.last.accept_conn(conn), Err(Misuse::NoConnection));
+    }
+    assert_eq!((chain.opener.conns(), chain.last.conns()), (0, 0));
+    assert_eq!(chain.opener.early_room(), EARLY_MAX);
+}
+
+#[test]
+fn a_request_that_was_given_up_is_not_repeated() {
+    let mut chain = Chain::opened(open(1, true));
+    ask(&mut chain.opener, b"first").unwrap();
+    // It has not reached the terminus.
+    while chain.opener.poll_transmit(NOW).is_some() {}
+    chain.lose(0);
+    chain.opener.refuse_asked(NackStatus::TimedOut);
+    chain.resume(0);
+    chain.pump();
+    assert_eq!(requests(&chain.last_heard), []);
+    assert_eq!((chain.opener.conns(), chain.last.conns()), (0, 0));
+}
+
+#[test]
 fn an_older_peer_gets_none_and_sends_none() {
     let mut chain = Chain::new(
         SessOpen {
@@ -146,6 +177,6 @@ fn more_than_was_agreed_on_ends_the_session() {
     send(&mut session, seq, &request(1, vec![0; EARLY_MAX])).unwrap();
     let conn = u32::try_from(most).unwrap() + 1;
     let too_many = send(&mut session, seq + 1, &request(conn, vec![0]));
-    let breach = Misbehaviour::Slab(Breach::Credit);
+    let breach = Misbehaviour::Slab(Breach::Early);
     assert_eq!(too_many, Err(Error::PeerMisbehaved(breach)));
 }

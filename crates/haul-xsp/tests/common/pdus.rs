@@ -78,7 +78,7 @@ fn sessions() -> Vec<(&'static str, Pdu)> {
         resumable: true,
         end_to_end: true,
         dry_run: true,
-        takes_early: true,
+        takes_early: false,
         hop_index: 0,
         max_ctrl: 1 << 20,
         keepalive_ms: 10_000,
@@ -102,7 +102,7 @@ fn sessions() -> Vec<(&'static str, Pdu)> {
         end_to_end: true,
         resumed: true,
         firsts: true,
-        takes_early: true,
+        takes_early: false,
         keepalive_ms: 10_000,
         lifetime_s: 300,
         segments: vec![offer()],
@@ -118,7 +118,21 @@ fn sessions() -> Vec<(&'static str, Pdu)> {
                 ..open
             }),
         ),
+        (
+            "SESS_OPEN-early",
+            Pdu::SessOpen(SessOpen {
+                takes_early: true,
+                ..again.clone()
+            }),
+        ),
         ("SESS_OPEN-again", Pdu::SessOpen(again)),
+        (
+            "SESS_ACK-early",
+            Pdu::SessAck(SessAck {
+                takes_early: true,
+                ..ack.clone()
+            }),
+        ),
         ("SESS_ACK", Pdu::SessAck(ack)),
         (
             "SESS_NACK",

@@ -275,7 +275,9 @@ impl Worker {
         let Some(session) = self.body.session(0) else {
             return;
         };
-        let early = call.party.peek(session.early_room());
+        let Ok(early) = call.party.take_early(session.early_room()) else {
+            return self.edges.gone(call);
+        };
         let early_len = early.len();
         match session.open_conn_with(call.meant().clone(), call.metadata.clone(), early) {
             Ok(conn) => {

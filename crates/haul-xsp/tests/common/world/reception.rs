@@ -1,11 +1,33 @@
-//! New control connections to a host, and the host's replies.
+//! Applications' requests for connections; new control connections to a host, and its replies.
 
-use haul_xsp::wire::{NackStatus, SessOpen};
-use haul_xsp::{Event, Relay, Session, Side, State};
+use haul_xsp::wire::{Metadata, NackStatus, SessOpen};
+use haul_xsp::{ConnId, Event, Relay, Session, Side, State};
 
-use super::{Node, SESSION, TICKET, World};
+use super::{Node, SESSION, TICKET, World, endpoint, pattern};
 
 impl World {
+    /// Opens a connection, often with its first bytes.
+    pub(super) fn open_conn(&mut self, half: usize, app: usize) {
+        let room = self.session(half).unwrap().early_room() as u64;
+        let most = [0, 200, 2_000][self.random.below(3) as usize].min(room);
+        let app = &mut self.apps[app];
+        app.to_open -= 1;
+        let from_opener = app.from_opener;
+        let side = if from_opener { 0 } else { ConnId::BY_TERMINUS };
+        let own = |conn: &ConnId| conn.is_by_terminus() != from_opener;
+        let last = app.streams.keys().copied().filter(own).max();
+        let conn = ConnId(last.map_or(side, |conn| conn.0) + 1);
+        let stream = app.stream(&mut self.random, conn);
+        stream.early = stream.reset_at.unwrap_or(stream.total).min(most);
+        stream.written = stream.early;
+        let early = (0..stream.early).map(|at| pattern(conn, from_opener, at));
+        let (to, early) = (endpoint("server", 80), early.collect());
+        let session = self.session(half).unwrap();
+        session
+            .open_conn_as(conn, to, Metadata::default(), early)
+            .unwrap();
+    }
+
     /// A session that was asked for on a new control connection goes where it belongs.
     pub(super) fn place_fresh(&mut self, segment: usize) {
         let now = self.now;
