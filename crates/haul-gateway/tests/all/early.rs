@@ -1,7 +1,6 @@
 //! First bytes of clients, which go with the requests for their connections.
 #![expect(
     clippy::unwrap_used,
-    clippy::disallowed_types,
     clippy::disallowed_methods,
     reason = "what is not there where it must be fails the test; programs are threads with sockets"
 )]

@@ -1,4 +1,8 @@
 //! First bytes of a stream that go with the request for its connection.
+#![expect(
+    clippy::unwrap_used,
+    reason = "what is not there where it must be fails the test"
+)]
 
 use crate::common;
 
