@@ -5,7 +5,7 @@
 # Usage: first.sh DEB ROOT_DIR WORK
 #
 # ROOT_DIR is the bare root of check.sh; work is done in WORK, in namespaces of mounts and of the
-# network. It needs root.
+# network, so what haul recommends (a client of ssh) is not downloaded. It needs root.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # shellcheck source=tests/bare/root.sh
@@ -38,7 +38,7 @@ code=$(sed -n 's/.*enter this code: //p' "$THERE/log")
 
 inside=(env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot "$ROOT")
 begin=${EPOCHREALTIME/./}
-"${inside[@]}" apt-get install -qq --yes /root/haul.deb >"$WORK/log" 2>&1 || { cat "$WORK/log" && exit 1; }
+"${inside[@]}" apt-get install -qq --yes --no-install-recommends /root/haul.deb >"$WORK/log" 2>&1 || { cat "$WORK/log" && exit 1; }
 installed=${EPOCHREALTIME/./}
 "${inside[@]}" haul send --quiet /root/first "$to" <<<"$code"
 end=${EPOCHREALTIME/./}
