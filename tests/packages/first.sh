@@ -23,8 +23,9 @@ ip link set lo up
 rm -rf --one-file-system "$WORK"
 mkdir -p "$THERE/incoming"
 cp -a "$BASE" "$ROOT"
-cp "$DEB" "$ROOT/root/haul.deb"
-head -c "$BYTES" /dev/urandom >"$ROOT/root/first"
+mkdir "$ROOT/client"
+cp "$DEB" "$ROOT/client/haul.deb"
+head -c "$BYTES" /dev/urandom >"$ROOT/client/first"
 mount --rbind /dev "$ROOT/dev"
 mount -t proc proc "$ROOT/proc"
 dpkg-deb --extract "$DEB" "$THERE"
@@ -36,13 +37,13 @@ timeout 20 sh -c 'until grep -q "enter this code: " "$1"; do sleep 0.1; done' sh
 to=$(sed -n 's/.*haul send FILE //p' "$THERE/log")
 code=$(sed -n 's/.*enter this code: //p' "$THERE/log")
 
-inside=(env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot "$ROOT")
+inside=(env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/client chroot "$ROOT")
 begin=${EPOCHREALTIME/./}
-"${inside[@]}" apt-get install -qq --yes --no-install-recommends /root/haul.deb >"$WORK/log" 2>&1 || { cat "$WORK/log" && exit 1; }
+"${inside[@]}" apt-get install -qq --yes --no-install-recommends /client/haul.deb >"$WORK/log" 2>&1 || { cat "$WORK/log" && exit 1; }
 installed=${EPOCHREALTIME/./}
-"${inside[@]}" haul send --quiet /root/first "$to" <<<"$code"
+"${inside[@]}" haul send --quiet /client/first "$to" <<<"$code"
 end=${EPOCHREALTIME/./}
-cmp "$ROOT/root/first" "$THERE/incoming/first"
+cmp "$ROOT/client/first" "$THERE/incoming/first"
 echo "apt-get install $(((installed - begin) / 1000)) ms, haul send of $BYTES bytes $(((end - installed) / 1000)) ms"
 wait "$receiver" || true
 umount --recursive --lazy "$ROOT/dev" "$ROOT/proc"

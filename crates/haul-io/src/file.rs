@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use haul_slab::{Gather, Scatter};
 use rustix::fs::{AtFlags, FallocateFlags, FileType, MemfdFlags, Mode, OFlags, RenameFlags};
@@ -484,8 +484,66 @@ fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<
             // One kind for both ways of leading outside; `io::ErrorKind` has no stable one for
             // ELOOP.
             Err(rustix::io::Errno::LOOP) => return Err(rustix::io::Errno::XDEV.into()),
+            // Linux before 5.6.
+            Err(rustix::io::Errno::NOSYS) => return step_by_step(dir, path, flags, mode),
             result => return Ok(result?),
         }
+    }
+}
+
+/// As [`beneath`] where the kernel has no `openat2`: opens each component without following links.
+/// A directory that is moved away meanwhile is followed, as by `openat2`. `..` always leads
+/// outside.
+fn step_by_step(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+    let outside = || io::Error::from(rustix::io::Errno::XDEV);
+    let mut names = Vec::new();
+    for component in path.components() {
+        match component {
+            Component::Normal(name) => names.push(name),
+            Component::CurDir => {}
+            Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
+                return Err(outside());
+            }
+        }
+    }
+    let wants_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/");
+    let mut flags = flags;
+    flags.set(
+        OFlags::DIRECTORY,
+        wants_directory || flags.contains(OFlags::DIRECTORY),
+    );
+    let Some(last) = names.pop() else {
+        return Ok(rustix::fs::openat(dir, ".", flags, mode)?);
+    };
+    let step = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mut at = None;
+    for name in names {
+        let from = at.as_ref().unwrap_or(dir);
+        let next = rustix::fs::openat(from, name, step, Mode::empty())?;
+        match FileType::from_raw_mode(rustix::fs::fstat(&next)?.st_mode) {
+            FileType::Directory => at = Some(next),
+            FileType::Symlink => return Err(outside()),
+            _ => return Err(rustix::io::Errno::NOTDIR.into()),
+        }
+    }
+    let from = at.as_ref().unwrap_or(dir);
+    let is_link = |fd: &OwnedFd| {
+        let stat = rustix::fs::fstat(fd)?;
+        Ok::<_, io::Error>(FileType::from_raw_mode(stat.st_mode) == FileType::Symlink)
+    };
+    match rustix::fs::openat(from, last, flags | OFlags::NOFOLLOW, mode) {
+        Err(rustix::io::Errno::LOOP) => Err(outside()),
+        // So the kernel refuses a link where a directory is wanted.
+        Err(rustix::io::Errno::NOTDIR) => {
+            let found = rustix::fs::openat(from, last, step, Mode::empty())?;
+            Err(if is_link(&found)? {
+                outside()
+            } else {
+                rustix::io::Errno::NOTDIR.into()
+            })
+        }
+        Ok(found) if !flags.contains(OFlags::NOFOLLOW) && is_link(&found)? => Err(outside()),
+        result => Ok(result?),
     }
 }
 
@@ -517,5 +575,82 @@ fn available(root: u64, others: u64) -> u64 {
         root
     } else {
         others
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn paths_lead_to_the_same_with_and_without_openat2() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        std::fs::create_dir_all(at("a/b")).unwrap();
+        std::fs::write(at("a/b/file"), "x").unwrap();
+        symlink("b", at("a/link")).unwrap();
+        symlink("b/file", at("a/file-link")).unwrap();
+        symlink("/etc", at("a/out")).unwrap();
+        symlink("nowhere", at("a/broken")).unwrap();
+        let dir = File::open(root.path()).unwrap().into();
+        let paths = [
+            "a",
+            "a/",
+            "a/b",
+            "a/b/",
+            "./a/./b",
+            ".",
+            "a/b/file",
+            "a/b/file/",
+            "a/b/file/x",
+            "a/link",
+            "a/link/",
+            "a/link/file",
+            "a/file-link",
+            "a/out",
+            "a/out/passwd",
+            "a/broken",
+            "a/broken/x",
+            "missing",
+            "missing/x",
+            "a/missing",
+            "..",
+            "/etc",
+        ];
+        let every = [
+            OFlags::RDONLY,
+            OFlags::RDONLY | OFlags::DIRECTORY,
+            OFlags::RDONLY | OFlags::NOFOLLOW,
+            OFlags::PATH,
+            OFlags::PATH | OFlags::NOFOLLOW,
+            OFlags::PATH | OFlags::DIRECTORY,
+            OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL,
+        ];
+        let outcome = |result: io::Result<OwnedFd>| {
+            let stat = result.and_then(|fd| Ok(rustix::fs::fstat(fd)?));
+            stat.map(|stat| stat.st_ino).map_err(|error| error.kind())
+        };
+        for path in paths.map(Path::new) {
+            for flags in every {
+                let flags = flags | OFlags::CLOEXEC;
+                let is_new = flags.contains(OFlags::CREATE);
+                // Nobody creates a file as a directory.
+                if is_new && path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+                    continue;
+                }
+                let mode = Mode::from(if is_new { 0o600 } else { 0 });
+                let [one, other] = [beneath, step_by_step].map(|open| {
+                    let found = outcome(open(&dir, path, flags, mode));
+                    if is_new && found.is_ok() {
+                        std::fs::remove_file(root.path().join(path)).unwrap();
+                        return Ok(0);
+                    }
+                    found
+                });
+                assert_eq!(one, other, "{} {flags:?}", path.display());
+            }
+        }
     }
 }
