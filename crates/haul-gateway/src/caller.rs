@@ -69,12 +69,12 @@ impl Party {
     /// # Errors
     /// The client is gone.
     pub(crate) fn take_early(&self, most: usize) -> io::Result<Vec<u8>> {
-        let mut octets = [0; EARLY_MAX];
+        let mut bytes = [0; EARLY_MAX];
         let most = most.min(EARLY_MAX);
         match self {
             Self::Client(stream, Answer::None) if most > 0 => {
-                match stream.read(&mut octets[..most]) {
-                    Ok(count) => Ok(octets[..count].to_vec()),
+                match stream.read(&mut bytes[..most]) {
+                    Ok(count) => Ok(bytes[..count].to_vec()),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(Vec::new()),
                     Err(error) => Err(error),
                 }

@@ -494,7 +494,7 @@ fn beneath(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<
 /// As [`beneath`] where the kernel has no `openat2`: opens each component without following links.
 /// A directory that is moved away meanwhile is followed, as by `openat2`. `..` always leads
 /// outside.
-fn step_by_step(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
+fn step_by_step(dir: &OwnedFd, path: &Path, mut flags: OFlags, mode: Mode) -> io::Result<OwnedFd> {
     let outside = || io::Error::from(rustix::io::Errno::XDEV);
     let mut names = Vec::new();
     for component in path.components() {
@@ -506,12 +506,9 @@ fn step_by_step(dir: &OwnedFd, path: &Path, flags: OFlags, mode: Mode) -> io::Re
             }
         }
     }
-    let wants_directory = path.as_os_str().as_encoded_bytes().ends_with(b"/");
-    let mut flags = flags;
-    flags.set(
-        OFlags::DIRECTORY,
-        wants_directory || flags.contains(OFlags::DIRECTORY),
-    );
+    if path.as_os_str().as_encoded_bytes().ends_with(b"/") {
+        flags |= OFlags::DIRECTORY;
+    }
     let Some(last) = names.pop() else {
         return Ok(rustix::fs::openat(dir, ".", flags, mode)?);
     };

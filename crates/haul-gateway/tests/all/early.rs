@@ -43,30 +43,30 @@ fn what_a_client_sends_at_once_and_later_arrives_in_order() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard() {
+fn a_server_that_sends_first_reaches_its_client() {
     let server = serve(|mut stream| {
         stream.write_all(b"220 ready\r\n").unwrap();
-        let mut said = [0; 6];
-        stream.read_exact(&mut said).unwrap();
-        stream.write_all(&said).unwrap();
+        let mut request = [0; 6];
+        stream.read_exact(&mut request).unwrap();
+        stream.write_all(&request).unwrap();
     });
     let (_far, _near, listener) = gateways(server);
     let mut stream = connect(listener);
-    let mut heard = [0; 11];
-    stream.read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"220 ready\r\n");
+    let mut received = [0; 11];
+    stream.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"220 ready\r\n");
     stream.write_all(b"QUIT\r\n").unwrap();
-    stream.read_exact(&mut heard[..6]).unwrap();
-    assert_eq!(&heard[..6], b"QUIT\r\n");
+    stream.read_exact(&mut received[..6]).unwrap();
+    assert_eq!(&received[..6], b"QUIT\r\n");
 }
 
 #[test]
 fn a_client_that_resets_does_not_look_like_one_that_has_ended() {
-    let (ends, heard) = mpsc::channel();
+    let (ends, outcomes) = mpsc::channel();
     let server = serve(move |mut stream| {
-        let mut octets = Vec::new();
+        let mut bytes = Vec::new();
         // The test may be over.
-        let _ = ends.send(stream.read_to_end(&mut octets).is_ok());
+        let _ = ends.send(stream.read_to_end(&mut bytes).is_ok());
     });
     let (_far, _near, listener) = gateways(server);
     for round in 0..60 {
@@ -77,7 +77,7 @@ fn a_client_that_resets_does_not_look_like_one_that_has_ended() {
         std::thread::sleep(Duration::from_micros(100 * (round % 20)));
         Stream::adopt(stream).unwrap().reset_on_drop();
     }
-    while let Ok(is_end) = heard.recv_timeout(Duration::from_millis(500)) {
+    while let Ok(is_end) = outcomes.recv_timeout(Duration::from_millis(500)) {
         assert!(!is_end, "the server has read the end of a stream");
     }
     echo_ends(listener);

@@ -21,8 +21,8 @@ fn ask(session: &mut Session, early: &[u8]) -> Result<ConnId, Misuse> {
 }
 
 /// The requests that have come to the terminus, with their first bytes.
-fn requests(heard: &[Event]) -> Vec<(ConnId, &[u8])> {
-    let requests = heard.iter().filter_map(|event| match event {
+fn requests(events: &[Event]) -> Vec<(ConnId, &[u8])> {
+    let requests = events.iter().filter_map(|event| match event {
         Event::ConnRequest { conn, early, .. } => Some((*conn, early.as_slice())),
         _ => None,
     });
