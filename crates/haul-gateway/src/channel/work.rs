@@ -19,7 +19,7 @@ use super::fabric::{Guard, Lost, News, Wanted};
 const BATCH: usize = 64;
 /// Length of a mark, bytes: the slab, and the number of queue pairs that carry the mark.
 const MARK_BYTES: u32 = 16;
-/// Marks of a peer in flight on a queue pair: its slabs in flight (64), and as many that are
+/// Most marks in flight on a queue pair: of the slabs in flight (64), and as many that are
 /// rewritten.
 const MARKS: u32 = 128;
 /// Marks the receives for marks.
@@ -36,6 +36,8 @@ pub(super) struct Lane {
     has_failed: bool,
     /// Bytes of reads and writes in flight.
     outstanding: u64,
+    /// Marks in flight. At most [`MARKS`], because their memory is used in turn.
+    marks: u32,
 }
 
 impl Lane {
@@ -46,6 +48,7 @@ impl Lane {
             is_up: false,
             has_failed: false,
             outstanding: 0,
+            marks: 0,
         }
     }
 }
@@ -64,6 +67,10 @@ impl Job {
             Self::Put { local, .. } => local.len as u64,
             Self::Mark(_) => 0,
         }
+    }
+
+    const fn marks(&self) -> u32 {
+        matches!(self, Self::Mark(_)) as u32
     }
 
     const fn over(self, is_done: bool) -> Option<News> {
@@ -107,8 +114,7 @@ pub(super) enum Opens {
 struct Marks {
     /// Places: for marks to send, then for arriving ones.
     memory: Mr,
-    /// Counts marks sent. Their places are used in turn: the peer has received all but the last
-    /// `MARKS`.
+    /// Counts marks sent. Their places are used in turn.
     sent: u32,
     /// Places for arriving marks that are posted.
     receives: u32,
@@ -395,43 +401,43 @@ impl Work {
         let (Some(lane), Some(request)) = (lane, request) else {
             return false;
         };
-        lane.outstanding += job.len();
-        let is_posted = self.post_on(lane, job, request);
-        if !is_posted {
-            lane.outstanding -= job.len();
-        }
-        is_posted
+        self.post_on(lane, job, request)
     }
 
     /// Returns false if there is no room, or the queue pair is in error; its completions report
     /// that.
-    fn post_on(&mut self, lane: &Lane, job: Job, request: SendWr<'_>) -> bool {
+    fn post_on(&mut self, lane: &mut Lane, job: Job, request: SendWr<'_>) -> bool {
         let is_posted = lane.qp.post_send(&[request]).is_ok();
         if is_posted {
             self.jobs.insert(self.next, (job, lane.qp.qp_num()));
             self.next += 1;
+            lane.outstanding += job.len();
+            lane.marks += job.marks();
         }
         is_posted
     }
 
-    fn post_mark(&mut self, seq: SlabSeq, lanes: &[Lane]) -> Result<bool, Lost> {
+    fn post_mark(&mut self, seq: SlabSeq, lanes: &mut [Lane]) -> Result<bool, Lost> {
         let Some(marks) = &mut self.marks else {
             return Ok(true);
         };
-        let up = || lanes.iter().filter(|lane| lane.is_up);
         let (local, mut left) = match self.begun.take() {
             Some(begun) => begun,
             None => {
-                let left: VecDeque<u32> = up().map(|lane| lane.qp.qp_num()).collect();
-                if left.is_empty() {
+                let up = || lanes.iter().filter(|lane| lane.is_up);
+                // The memory of the next mark may still be in use.
+                if up().next().is_none() || up().any(|lane| lane.marks >= MARKS) {
                     return Ok(false);
                 }
+                let left: VecDeque<u32> = up().map(|lane| lane.qp.qp_num()).collect();
                 (marks.write(seq, left.len())?, left)
             }
         };
         while let Some(next) = left.front() {
             // A lost queue pair takes the others with it.
-            let lane = up().find(|lane| lane.qp.qp_num() == *next);
+            let lane = lanes
+                .iter_mut()
+                .find(|lane| lane.is_up && lane.qp.qp_num() == *next);
             let request = SendWr::new(self.next, SendOp::Send, local);
             if lane.is_some_and(|lane| !self.post_on(lane, Job::Mark(seq), request)) {
                 self.begun = Some((local, left));
@@ -462,6 +468,7 @@ impl Work {
                 let is_done = done.status == WcStatus::Success;
                 if let Some(lane) = lanes.iter_mut().find(|lane| lane.qp.qp_num() == qp_num) {
                     lane.outstanding -= job.len();
+                    lane.marks -= job.marks();
                     lane.has_failed |= !is_done;
                 }
                 news.extend(job.over(is_done));

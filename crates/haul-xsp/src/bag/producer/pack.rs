@@ -16,8 +16,11 @@ const FLIGHT_SHARE: u64 = 16;
 const FLIGHT_SLAB_BYTES: u64 = 64 << 10;
 /// Records that are not acknowledged (docs/protocol/xsp.md, limits).
 const RECORDS_IN_FLIGHT: usize = 16 << 10;
-/// Slabs that are not inline: marks for so many can be received on a data channel.
-const SLABS_MOVED: usize = 48;
+/// Slabs that are not inline and not acknowledged: as many again may be rewritten, and marks for all
+/// of them are received on a data channel (docs/protocol/xsp.md, limits).
+const SLABS_MOVED: usize = 64;
+/// Those of them of bulk connections.
+const SLABS_MOVED_BULK: usize = 48;
 
 impl Producer {
     /// Whether a slab would be packed now, if nothing held it.
@@ -42,12 +45,13 @@ impl Producer {
     }
 
     pub(super) fn may_pack_little(&self) -> bool {
-        !self.little.is_empty() && self.has_window()
+        let has_room = self.moved < SLABS_MOVED || self.inline_room() > 0;
+        !self.little.is_empty() && self.has_window() && has_room
     }
 
     /// Bulk connections leave the last slabs to connections with little data.
     pub(super) fn may_pack_round(&self) -> bool {
-        let most = (self.slabs_max() * 3 / 4).clamp(1, SLABS_MOVED);
+        let most = (self.slabs_max() * 3 / 4).clamp(1, SLABS_MOVED_BULK);
         !self.round.is_empty()
             && self.has_window()
             && self.moved < most
@@ -75,20 +79,22 @@ impl Producer {
         self.ring.region_bytes().min(share).min(flight)
     }
 
-    /// Long enough for the slabs that may be in flight to span the time that one of them takes.
-    fn span_ns(&self) -> u64 {
-        let slabs = self.slabs_max().max(1) as u64;
-        self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs
+    /// Long enough for so many slabs, one behind the other, to span the time that one of them takes.
+    fn span_ns(&self, slabs: usize) -> u64 {
+        self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs.max(1) as u64
     }
 
     fn are_slabs_many(&self) -> bool {
         self.slabs.len() * 2 >= self.slabs_max()
     }
 
-    /// How long a connection with little data waits for others: not at all, unless slabs are many.
+    /// How long a connection with little data waits for others: not at all, unless slabs of the kind
+    /// that would take it are many.
     pub(super) fn little_wait_ns(&self) -> u64 {
         if self.are_slabs_many() {
-            self.span_ns()
+            self.span_ns(self.slabs_max())
+        } else if self.inline_room() == 0 && self.moved * 2 >= SLABS_MOVED {
+            self.span_ns(SLABS_MOVED)
         } else {
             0
         }
@@ -99,11 +105,11 @@ impl Producer {
         let most = self.config.flush_max_ns;
         let wait = (self.rtt_ns / 4).min(most);
         // Marks and acknowledgements of each slab cost time of both ends.
-        let moved = (self.moved as u64).min(SLABS_MOVED as u64 - 1);
-        let left = SLABS_MOVED as u64 - moved;
+        let moved = (self.moved as u64).min(SLABS_MOVED_BULK as u64 - 1);
+        let left = SLABS_MOVED_BULK as u64 - moved;
         let span = self.rtt_ns * self.config.mode.round_trips() / (2 * left);
         let wait = if self.are_slabs_many() {
-            wait.max(self.span_ns())
+            wait.max(self.span_ns(self.slabs_max()))
         } else {
             wait
         };
