@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::extent::Arena;
 use super::plan::{Estimate, Mode, Pacer, PathEstimate, Plan};
-use super::{Breach, End};
+use super::{Breach, End, SLABS_MOVED_MAX};
 use crate::time::Time;
 use crate::wire::{Key, Record, SlabAnnounce};
 use crate::{ConnId, SlabSeq};
@@ -137,6 +137,8 @@ struct Slab {
     left: usize,
     /// Its bytes come with its announcement.
     is_inline: bool,
+    /// Its bytes come over the data channels.
+    is_moved: bool,
     /// It was announced, and the peer's writes may be in flight (push).
     awaits_writes: bool,
     state: SlabState,
@@ -420,10 +422,10 @@ impl Consumer {
         let open = self
             .slabs
             .iter()
-            .filter(|slab| slab.state == SlabState::Open)
+            .filter(|slab| slab.state == SlabState::Open && slab.is_moved)
             .count();
         if self.slabs.len() >= usize::from(self.config.window_slabs)
-            || open >= usize::from(self.config.window_slabs)
+            || !is_keyless && open >= SLABS_MOVED_MAX
         {
             return Err(Breach::Window);
         }
@@ -457,6 +459,7 @@ impl Consumer {
             records: items,
             left,
             is_inline: !slab.inline.is_empty(),
+            is_moved: !is_keyless,
             awaits_writes: false,
             state: SlabState::Open,
             stale: false,

@@ -927,3 +927,6 @@ impl Producer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a ring needs at least three regions, with room in them")]
 pub struct TooFewRegions;
+
+#[cfg(test)]
+mod tests;

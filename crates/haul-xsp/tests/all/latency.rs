@@ -449,6 +449,19 @@ fn interactive_connections_of_a_session_do_not_slow_each_other_down() {
 }
 
 #[test]
+fn a_thousand_connections_in_turn_do_not_use_up_the_slabs_of_a_session() {
+    // 800 words are in flight in each direction, of which 224 fit inline. The consumer refuses a
+    // 257th slab, and a 65th over the data channel.
+    let wanted = (0..1_000).map(|index| (ECHO, 100 * MS + index * MS / 10));
+    let mut path = Path::new(Mode::Push, wanted.collect(), 0);
+    path.run(2_000);
+    path.forget();
+    path.run(6_000);
+    let (slowest, most) = path.echoes();
+    assert!(most <= RTT_NS + 5 * MS, "{most} ns, {slowest} ns at most");
+}
+
+#[test]
 fn an_interactive_connection_is_fast_beside_bulk_that_fills_the_path() {
     let modes = [
         (Mode::Push, None),

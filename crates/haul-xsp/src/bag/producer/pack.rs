@@ -3,7 +3,9 @@
 
 use super::stream::{Slab, SlabState};
 use super::{Mode, Producer};
+use crate::bag::SLABS_MOVED_MAX;
 use crate::time::Time;
+use crate::wire::INLINE_MAX;
 
 /// Least bytes that a connection gets into a slab at its turn.
 const QUANTUM_MIN: u64 = 4 << 10;
@@ -16,11 +18,10 @@ const FLIGHT_SHARE: u64 = 16;
 const FLIGHT_SLAB_BYTES: u64 = 64 << 10;
 /// Records that are not acknowledged (docs/protocol/xsp.md, limits).
 const RECORDS_IN_FLIGHT: usize = 16 << 10;
-/// Slabs that are not inline and not acknowledged: as many again may be rewritten, and marks for all
-/// of them are received on a data channel (docs/protocol/xsp.md, limits).
-const SLABS_MOVED: usize = 64;
-/// Those of them of bulk connections.
-const SLABS_MOVED_BULK: usize = 48;
+/// Least inline room that is filled with as much data as it takes.
+const INLINE_LEAST: u64 = INLINE_MAX as u64 / 8;
+/// Most of [`SLABS_MOVED_MAX`] of bulk connections.
+const SLABS_BULK: usize = 48;
 
 impl Producer {
     /// Whether a slab would be packed now, if nothing held it.
@@ -45,13 +46,20 @@ impl Producer {
     }
 
     pub(super) fn may_pack_little(&self) -> bool {
-        let has_room = self.moved < SLABS_MOVED || self.inline_room() > 0;
+        let has_room = self.moved < SLABS_MOVED_MAX || self.little_room() > 0;
         !self.little.is_empty() && self.has_window() && has_room
+    }
+
+    /// The inline room that connections with little data fill. Not the last of it: a slab for each
+    /// byte that is acknowledged would use up the slabs.
+    fn little_room(&self) -> u64 {
+        let room = self.inline_room();
+        if room < INLINE_LEAST { 0 } else { room }
     }
 
     /// Bulk connections leave the last slabs to connections with little data.
     pub(super) fn may_pack_round(&self) -> bool {
-        let most = (self.slabs_max() * 3 / 4).clamp(1, SLABS_MOVED_BULK);
+        let most = (self.slabs_max() * 3 / 4).clamp(1, SLABS_BULK);
         !self.round.is_empty()
             && self.has_window()
             && self.moved < most
@@ -79,41 +87,38 @@ impl Producer {
         self.ring.region_bytes().min(share).min(flight)
     }
 
-    /// Long enough for so many slabs, one behind the other, to span the time that one of them takes.
-    fn span_ns(&self, slabs: usize) -> u64 {
-        self.rtt_ns * self.config.mode.round_trips() * 5 / 4 / slabs.max(1) as u64
-    }
-
-    fn are_slabs_many(&self) -> bool {
-        self.slabs.len() * 2 >= self.slabs_max()
-    }
-
-    /// How long a connection with little data waits for others: not at all, unless slabs of the kind
-    /// that would take it are many.
-    pub(super) fn little_wait_ns(&self) -> u64 {
-        if self.are_slabs_many() {
-            self.span_ns(self.slabs_max())
-        } else if self.inline_room() == 0 && self.moved * 2 >= SLABS_MOVED {
-            self.span_ns(SLABS_MOVED)
+    /// How long the next slab waits for more. If half of the slabs that may be in flight are, the
+    /// others last for as long as one of them takes.
+    fn slab_wait_ns(&self, in_flight: usize, most: usize) -> u64 {
+        let half = most.div_ceil(2).max(1);
+        if in_flight >= half {
+            self.rtt_ns * self.config.mode.round_trips() / half as u64
         } else {
             0
         }
     }
 
+    /// How long a connection with little data waits for others: not at all, unless slabs of the kind
+    /// that would take it are many.
+    pub(super) fn little_wait_ns(&self) -> u64 {
+        let wait = self.slab_wait_ns(self.slabs.len(), self.slabs_max());
+        let moved = self.slab_wait_ns(self.moved, SLABS_MOVED_MAX);
+        if self.little_room() > 0 {
+            wait
+        } else {
+            wait.max(moved)
+        }
+    }
+
     /// So long the first byte of much waits for more: less than is felt.
     pub(super) fn flush_at(&self) -> Option<Time> {
-        let most = self.config.flush_max_ns;
-        let wait = (self.rtt_ns / 4).min(most);
+        let wait = (self.rtt_ns / 4).min(self.config.flush_max_ns);
         // Marks and acknowledgements of each slab cost time of both ends.
-        let moved = (self.moved as u64).min(SLABS_MOVED_BULK as u64 - 1);
-        let left = SLABS_MOVED_BULK as u64 - moved;
+        let left = SLABS_BULK.saturating_sub(self.moved).max(1) as u64;
         let span = self.rtt_ns * self.config.mode.round_trips() / (2 * left);
-        let wait = if self.are_slabs_many() {
-            wait.max(self.span_ns(self.slabs_max()))
-        } else {
-            wait
-        };
-        self.ready_since.map(|since| since.after(wait.max(span)))
+        let slabs = self.slab_wait_ns(self.slabs.len(), self.slabs_max());
+        self.ready_since
+            .map(|since| since.after(wait.max(span).max(slabs)))
     }
 
     /// Packs a slab of at most `most` bytes, if one [is due](Self::is_due): how many it has.
@@ -140,7 +145,7 @@ impl Producer {
             .min(u64::from(u32::MAX));
         let room = self.inline_room();
         // Data that fits goes inline, the rest with the other connections.
-        let most = if is_little && room > 0 {
+        let most = if is_little && self.little_room() > 0 {
             most.min(room)
         } else {
             most
