@@ -9,7 +9,7 @@ use haul_verbs::{
     CompletionChannel, Context, Cq, Error, Mr, MrInit, Notify, Pd, Qp, RecvWr, Remote, SendOp,
     SendWr, Sge, Transport, WcStatus, WorkCompletion,
 };
-use haul_xsp::bag::{Get, Put, PutId};
+use haul_xsp::bag::{Get, Put, PutId, SLABS_MOVED_MAX};
 use haul_xsp::wire::Key;
 use haul_xsp::{ChanId, SlabSeq};
 
@@ -19,9 +19,8 @@ use super::fabric::{Guard, Lost, News, Wanted};
 const BATCH: usize = 64;
 /// Length of a mark, bytes: the slab, and the number of queue pairs that carry the mark.
 const MARK_BYTES: u32 = 16;
-/// Most marks in flight on a queue pair: of the slabs in flight (64), and as many that are
-/// rewritten.
-const MARKS: u32 = 128;
+/// Most marks in flight on a queue pair: of the slabs in flight, and of as many that are rewritten.
+const MARKS: u32 = 2 * SLABS_MOVED_MAX as u32;
 /// Marks the receives for marks.
 const MARK: u64 = 1 << 61;
 
@@ -31,8 +30,8 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
-    /// A request has failed, so the queue pair is in error. Its disconnection may be reported
-    /// later; until then, further requests would fail at once and use up their slabs' attempts.
+    /// A request has failed, so the queue pair is in error. Its disconnection, which ends all lanes,
+    /// may be reported later; until then nothing is posted.
     has_failed: bool,
     /// Bytes of reads and writes in flight.
     outstanding: u64,
@@ -379,6 +378,10 @@ impl Work {
     /// Posts queued requests, as far as queue pairs take them: reads and writes on the least busy
     /// queue pair, marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
+        // A slab would be written again by the others, and its new marks counted with its old ones.
+        if lanes.iter().any(|lane| lane.is_up && lane.has_failed) {
+            return Ok(());
+        }
         while let Some(job) = self.waiting.front().copied() {
             let is_posted = match job {
                 Job::Mark(seq) => self.post_mark(seq, lanes)?,
@@ -393,9 +396,7 @@ impl Work {
     }
 
     fn post_one(&mut self, job: Job, lanes: &mut [Lane]) -> bool {
-        let lane = lanes
-            .iter_mut()
-            .filter(|lane| lane.is_up && !lane.has_failed);
+        let lane = lanes.iter_mut().filter(|lane| lane.is_up);
         let lane = lane.min_by_key(|lane| lane.outstanding);
         let request = job.request(self.next, &self.arena);
         let (Some(lane), Some(request)) = (lane, request) else {

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::extent::Arena;
 use super::plan::{Estimate, Mode, Pacer, PathEstimate, Plan};
-use super::{Breach, End, SLABS_MOVED_MAX};
+use super::{Breach, End};
 use crate::time::Time;
 use crate::wire::{Key, Record, SlabAnnounce};
 use crate::{ConnId, SlabSeq};
@@ -137,8 +137,6 @@ struct Slab {
     left: usize,
     /// Its bytes come with its announcement.
     is_inline: bool,
-    /// Its bytes come over the data channels.
-    is_moved: bool,
     /// It was announced, and the peer's writes may be in flight (push).
     awaits_writes: bool,
     state: SlabState,
@@ -180,7 +178,7 @@ pub struct Consumer {
     /// Not done with, in order; the first has number `first`.
     slabs: VecDeque<Slab>,
     first: SlabSeq,
-    /// Records in `slabs`. At most `config.records_max`.
+    /// Records in `slabs`, which forget them when they are placed. At most `config.records_max`.
     records: usize,
     /// Records with bytes to be asked for.
     to_get: VecDeque<(SlabSeq, usize)>,
@@ -419,14 +417,7 @@ impl Consumer {
         if slab.seq.0 > next {
             return Err(Breach::Order);
         }
-        let open = self
-            .slabs
-            .iter()
-            .filter(|slab| slab.state == SlabState::Open && slab.is_moved)
-            .count();
-        if self.slabs.len() >= usize::from(self.config.window_slabs)
-            || !is_keyless && open >= SLABS_MOVED_MAX
-        {
+        if self.slabs.len() >= usize::from(self.config.window_slabs) {
             return Err(Breach::Window);
         }
         if slab.records.is_empty() || self.records + slab.records.len() > self.config.records_max {
@@ -459,7 +450,6 @@ impl Consumer {
             records: items,
             left,
             is_inline: !slab.inline.is_empty(),
-            is_moved: !is_keyless,
             awaits_writes: false,
             state: SlabState::Open,
             stale: false,
@@ -528,10 +518,13 @@ impl Consumer {
                     let key = item.record.key;
                     Record { key, ..*record } == item.record
                 });
+        self.ack_due = true;
+        if known.state == SlabState::Placed {
+            return Ok(());
+        }
         if !is_same {
             return Err(Breach::Changed);
         }
-        self.ack_due = true;
         if known.state != SlabState::Open {
             return Ok(());
         }
@@ -817,6 +810,7 @@ impl Consumer {
                 self.ack_due = true;
                 // Written again although it was there: nothing of it is waited for.
                 self.count_writes(seq, false);
+                self.forget_records(seq);
             }
         }
         if let Some(rx) = self.conns.get_mut(&record.conn)
@@ -825,6 +819,14 @@ impl Consumer {
             self.readable.push_back(record.conn);
         }
         self.pop_done();
+    }
+
+    /// The producer counts no records of a slab that is acknowledged, in whatever order.
+    fn forget_records(&mut self, seq: SlabSeq) {
+        let records = self
+            .slab_mut(seq)
+            .map(|slab| std::mem::take(&mut slab.records));
+        self.records -= records.map_or(0, |records| records.len());
     }
 
     fn pop_done(&mut self) {

@@ -17,8 +17,8 @@ pub use producer::{Fill, Producer, ProducerConfig, Put, PutId, TooFewRegions};
 use crate::RegionId;
 
 /// Most slabs whose bytes go over data channels that are not acknowledged (docs/protocol/xsp.md,
-/// limits). On a queue pair, receives for marks are for these, and as many that are rewritten.
-const SLABS_MOVED_MAX: usize = 64;
+/// limits). A queue pair has receives for the marks of these, and of as many that are rewritten.
+pub const SLABS_MOVED_MAX: usize = 64;
 
 /// Whose memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -53,8 +53,8 @@ pub struct ProducerConfig {
     /// Most slabs that are not acknowledged.
     pub slabs_max: u16,
     /// Longest time that the first byte of bulk data waits for more while slabs are in flight, ns;
-    /// a quarter of the RTT if less. While half of the peer's slabs are in use, all data waits
-    /// longer.
+    /// a quarter of the RTT if less. While half of the slabs that may be in flight are, all data
+    /// waits longer.
     pub flush_max_ns: u64,
 }
 
@@ -102,8 +102,10 @@ pub struct Producer {
     little: VecDeque<ConnId>,
     /// Bytes ready in all connections.
     ready_bytes: u64,
-    /// When the first of them was committed.
+    /// When the first of them was committed of connections in `round`.
     ready_since: Option<Time>,
+    /// When the last slab of connections with little was packed.
+    little_at: Time,
     urgent: bool,
     /// Nothing is packed before this time, even if it is due.
     held: Option<Time>,
@@ -166,6 +168,7 @@ impl Producer {
             little: VecDeque::new(),
             ready_bytes: 0,
             ready_since: None,
+            little_at: Time::default(),
             urgent: false,
             held: None,
             slabs: VecDeque::new(),
@@ -311,8 +314,10 @@ impl Producer {
             tx.ready.push_back(range);
         }
         self.ready_bytes += place.len;
-        self.ready_since = self.ready_since.or(Some(now));
         self.enqueue(conn);
+        if !self.round.is_empty() {
+            self.ready_since = self.ready_since.or(Some(now));
+        }
         true
     }
 
@@ -443,10 +448,7 @@ impl Producer {
     /// Returns when [`Self::poll_sealed`] may have a slab without another event.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        let little = self
-            .ready_since
-            .filter(|_| self.may_pack_little())
-            .map(|since| since.after(self.little_wait_ns()));
+        let little = self.may_pack_little().then(|| self.little_due());
         let round = self.flush_at().filter(|_| self.may_pack_round());
         let packs = little.into_iter().chain(round).min();
         let packs = packs.map(|at| self.held.unwrap_or(at));

@@ -18,9 +18,10 @@ const FLIGHT_SHARE: u64 = 16;
 const FLIGHT_SLAB_BYTES: u64 = 64 << 10;
 /// Records that are not acknowledged (docs/protocol/xsp.md, limits).
 const RECORDS_IN_FLIGHT: usize = 16 << 10;
-/// Least inline room that is filled with as much data as it takes.
+/// Where less inline room is left, connections with little data use the data channels, unless what
+/// they have fits.
 const INLINE_LEAST: u64 = INLINE_MAX as u64 / 8;
-/// Most of [`SLABS_MOVED_MAX`] of bulk connections.
+/// The part of [`SLABS_MOVED_MAX`] that bulk connections may use.
 const SLABS_BULK: usize = 48;
 
 impl Producer {
@@ -31,11 +32,7 @@ impl Producer {
     }
 
     fn is_little_due(&self, now: Time) -> bool {
-        let wait = self.little_wait_ns();
-        self.may_pack_little()
-            && self
-                .ready_since
-                .is_none_or(|since| since.after(wait) <= now)
+        self.may_pack_little() && self.little_due() <= now
     }
 
     /// Whether slabs, their records and their bytes may be more.
@@ -50,8 +47,8 @@ impl Producer {
         !self.little.is_empty() && self.has_window() && has_room
     }
 
-    /// The inline room that connections with little data fill. Not the last of it: a slab for each
-    /// byte that is acknowledged would use up the slabs.
+    /// The inline room that connections with little data fill. If they also filled the last of it,
+    /// each small acknowledgement would bring a small slab, and all slabs would soon be in use.
     fn little_room(&self) -> u64 {
         let room = self.inline_room();
         if room < INLINE_LEAST { 0 } else { room }
@@ -98,16 +95,17 @@ impl Producer {
         }
     }
 
-    /// How long a connection with little data waits for others: not at all, unless slabs of the kind
-    /// that would take it are many.
-    pub(super) fn little_wait_ns(&self) -> u64 {
+    /// When connections with little data get their next slab: at once, unless slabs of the kind that
+    /// it would be are many.
+    pub(super) fn little_due(&self) -> Time {
         let wait = self.slab_wait_ns(self.slabs.len(), self.slabs_max());
         let moved = self.slab_wait_ns(self.moved, SLABS_MOVED_MAX);
-        if self.little_room() > 0 {
+        let wait = if self.little_room() > 0 {
             wait
         } else {
             wait.max(moved)
-        }
+        };
+        self.little_at.after(wait)
     }
 
     /// So long the first byte of much waits for more: less than is felt.
@@ -213,8 +211,14 @@ impl Producer {
         if self.round.is_empty() {
             self.urgent = false;
         }
-        let has_more = !self.round.is_empty() || !self.little.is_empty();
-        self.ready_since = has_more.then_some(now);
+        if is_little {
+            self.little_at = now;
+        }
+        self.ready_since = match self.ready_since {
+            _ if self.round.is_empty() => None,
+            Some(since) if is_little => Some(since),
+            _ => Some(now),
+        };
         if slab.records.is_empty() {
             return;
         }
