@@ -3,6 +3,7 @@
 //! A thread of its own reads the stream and sends heartbeats, so that an end that is busy
 //! (reserving storage, for example) does not time out.
 
+use std::collections::VecDeque;
 use std::io::{self, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
@@ -121,6 +122,8 @@ impl Connection {
                     decode,
                     peer: role,
                     greet_by: (!is_greeted).then_some(deadline),
+                    lens: VecDeque::new(),
+                    bytes: 0,
                 }
                 .run(inbox);
                 // The session may have ended.
@@ -293,6 +296,10 @@ struct Reader<'a, M> {
     peer: &'static str,
     /// Until when the peer's greeting must arrive, while it has not.
     greet_by: Option<Instant>,
+    /// The lengths of the latest delivered messages, and their sum: of those that nobody has handled
+    /// yet, after [`Self::backlog`].
+    lens: VecDeque<usize>,
+    bytes: usize,
 }
 
 impl<M> Reader<'_, M> {
@@ -306,20 +313,11 @@ impl<M> Reader<'_, M> {
         }
         // Since when a frame has been incomplete.
         let mut partial = (!inbox.is_empty()).then_some(last_received);
-        let mut backlog = 0;
         loop {
             match self.shared.stream.read(&mut scratch, Instant::now() + TICK) {
                 Ok(0) => return gone(format!("{} closed the connection", self.peer)),
                 Ok(n) => {
                     last_received = Instant::now();
-                    backlog = if self.sender.is_empty() {
-                        n
-                    } else {
-                        backlog + n
-                    };
-                    if backlog > BACKLOG_MAX {
-                        return Fault::protocol("the peer sends more than can be handled");
-                    }
                     if self.shared.lingered().is_none() {
                         let decrypted =
                             decrypt(&mut lock(&self.shared.tls), &scratch[..n], &mut inbox);
@@ -332,6 +330,9 @@ impl<M> Reader<'_, M> {
                             }
                             (Ok(whole), Ok(())) => whole,
                         };
+                        if self.backlog() > BACKLOG_MAX {
+                            return Fault::protocol("the peer sends more than can be handled");
+                        }
                         // Bytes that complete no frame belong to a record or a frame that is
                         // incomplete.
                         partial = match whole {
@@ -403,9 +404,21 @@ impl<M> Reader<'_, M> {
             if self.sender.send(Ok(message)).is_err() {
                 break;
             }
+            self.lens.push_back(length);
+            self.bytes += length;
         }
         inbox.drain(..at);
         Ok(at)
+    }
+
+    /// Bytes of messages that are delivered and that nobody has handled yet.
+    fn backlog(&mut self) -> usize {
+        while self.lens.len() > self.sender.len()
+            && let Some(handled) = self.lens.pop_front()
+        {
+            self.bytes -= handled;
+        }
+        self.bytes
     }
 }
 

@@ -312,6 +312,28 @@ fn the_peers_fault_ends_the_session_and_names_the_peer() {
     assert_eq!(fault.code, Code::PeerGone);
 }
 
+/// 100 MiB pass a receiver that always has some left, and 70 MiB do not wait for one that takes none.
+#[test]
+fn what_waits_for_the_session_is_bounded_and_not_what_passes() {
+    let (near, far) = join(
+        &ClientConfig::insecure().unwrap(),
+        &ServerConfig::insecure().unwrap(),
+    );
+    let (near, far) = (split(near.unwrap()), split(far.unwrap()));
+    assert_eq!(far.1.receive().unwrap(), b"request");
+    let send = || near.0.send(vec![7; 1 << 20]);
+    for index in 0..100 {
+        send().unwrap();
+        if index >= 8 {
+            assert_eq!(far.1.receive().unwrap().len(), 1 << 20, "message {index}");
+        }
+    }
+    while send().is_ok() {}
+    let taken = std::iter::from_fn(|| Some(far.1.receive()));
+    let fault = taken.take(100).find_map(Result::err).unwrap();
+    assert_eq!(fault.code, Code::Protocol);
+}
+
 /// Answers each message with the same.
 struct Echo;
 

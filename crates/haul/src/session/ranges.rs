@@ -12,7 +12,7 @@ use std::os::unix::fs::FileExt as _;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, Sender, bounded, select};
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
 use haul_control::server::shutting_down;
 use haul_io::file::{Metadata, metadata};
 use haul_soft::bulk::{Extent, FileRange, Source};
@@ -149,9 +149,12 @@ fn converse(
                     Err(fault) => (None, Err(fault)),
                 };
                 source.append(request, &range, file)?;
-                match job {
-                    // Never full: the queue has room for all open requests.
-                    Ok(job) => drop(jobs.send(job)),
+                match job.map(|job| jobs.try_send(job)) {
+                    Ok(Err(TrySendError::Full(_))) => {
+                        return Err(Fault::protocol("the client took what is not answered"));
+                    }
+                    // The connection has failed.
+                    Ok(Err(TrySendError::Disconnected(_))) | Ok(Ok(())) => {}
                     Err(fault) => link.send(&failed(request, &fault))?,
                 }
             }
