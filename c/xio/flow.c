@@ -232,7 +232,7 @@ void fill(struct connection *c) {
 /* With the lock: gives slabs back to the peer, when there are enough for a message. */
 static void grant(struct connection *c, bool idle) {
   bool small = c->closing || c->peer_fin || (idle && c->grants_sent == c->grants_seen);
-  uint32_t count = c->returned_count, least = small ? 1 : c->options.slabs / GRANT_SHARE;
+  uint32_t count = c->returned_count, least = small ? 1 : (c->options.slabs + GRANT_SHARE - 1) / GRANT_SHARE;
   if (is_over(c) || c->down || c->free_controls == 0 || count < least) {
     return;
   }

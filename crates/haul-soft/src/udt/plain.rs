@@ -159,7 +159,10 @@ impl Stream {
             source: &self.to_send,
         };
         self.link.turn(&mut outgoing, &mut self.received)?;
-        self.to_send.release(self.link.connection.released());
+        // What the socket did not take yet may be a repetition of what has arrived meanwhile.
+        if self.link.left.is_none() {
+            self.to_send.release(self.link.connection.released());
+        }
         Ok(())
     }
 

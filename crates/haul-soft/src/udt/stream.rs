@@ -661,9 +661,12 @@ impl Engine {
     /// Tells what has arrived, here and there.
     fn publish(&mut self) {
         let (shared, connection) = (&self.shared, &self.link.connection);
-        let arrived = connection.released();
-        self.outgoing.release(arrived, connection.sent_position());
-        shared.arrived.store(arrived, Ordering::Release);
+        // What the socket did not take yet may be a repetition of what has arrived meanwhile.
+        if self.link.left.is_none() {
+            let arrived = connection.released();
+            self.outgoing.release(arrived, connection.sent_position());
+            shared.arrived.store(arrived, Ordering::Release);
+        }
         if self.finish != Finish::No && connection.has_all_arrived() {
             shared.finished.store(true, Ordering::Release);
         }
