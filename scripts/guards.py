@@ -125,7 +125,7 @@ GUARDS = [
      ["haul-cli", "--test", "cli"], "three_wrong_codes_end_a_receiver"),
     ("a server dumps core", "crates/haul-cli/src/main.rs",
      "let _ = haul::forbid_core_dumps();", "",
-     ["haul-cli", "--test", "cli"], "a_server_leaves_no_core_dump"),
+     ["haul-cli", "--test", "cli"], "servers_and_gateways_leave_no_core_dump"),
 ]
 
 

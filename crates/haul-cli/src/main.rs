@@ -108,7 +108,9 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
 
 /// Returns whether a command has private keys or codes in its memory.
 const fn holds_keys(command: &args::Command) -> bool {
-    use args::Command::{Agent, Api, Get, Key, Ls, Receive, Send, Serve, Sync, Verify};
+    use args::Command::{
+        Agent, Api, Bench, Gateway, Get, Key, Ls, Receive, Send, Serve, Sync, Verify,
+    };
     matches!(
         command,
         Send(_)
@@ -121,6 +123,8 @@ const fn holds_keys(command: &args::Command) -> bool {
             | Key(_)
             | Agent(_)
             | Api(_)
+            | Bench(_)
+            | Gateway(_)
     )
 }
 

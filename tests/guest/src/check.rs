@@ -49,7 +49,7 @@ const CHECKS: &[(&str, DeviceCaps, Check)] = &[
         wrong_key,
     ),
     (
-        "nothing_is_written_past_the_end",
+        "nothing_is_read_past_the_end",
         DeviceCaps::empty(),
         past_the_end,
     ),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 
+use crate::common::{Gateway, member};
 use crate::schema::Schema;
 use crate::support::{
     Client, Ended, MIB, PATIENCE, Place, Server, make_file, program_with, read_file, start_exactly,
@@ -340,14 +341,23 @@ fn an_address_whose_logins_failed_serves_a_known_key() {
 }
 
 #[test]
-fn a_server_leaves_no_core_dump() {
+fn servers_and_gateways_leave_no_core_dump() {
     let place = Place::new();
     let dir = text(&place.server(""));
+    let may_dump = || crate::support::limited("-S -c $(ulimit -H -c)");
     let server = Server::spawn_as(
-        crate::support::limited("-S -c $(ulimit -H -c)"),
+        may_dump(),
         ["serve", &dir, "--listen", "127.0.0.1:0", "--allow-insecure"],
     );
-    assert_eq!(server.core_limit(), "0");
+    let gateway = Gateway::start_by(may_dump(), &member("tcp", "127.0.0.1:0", ""), &[]);
+    gateway.sessions_at();
+    for pid in [server.pid(), gateway.pid()] {
+        let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+        let line = limits
+            .lines()
+            .find_map(|line| line.strip_prefix("Max core file size"));
+        assert_eq!(line.unwrap().split_whitespace().next(), Some("0"));
+    }
 }
 
 #[test]

@@ -121,6 +121,8 @@ fn survive(channel: &str, one_in: u64, sizes: &[usize]) {
     let (from, to) = (noise.at(name), text(&place.client("")));
     haul(["get", &from, &to].into_iter().chain(options)).ok();
     assert!(read_file(&place.client(name)) == *content);
+    let (control, data) = noise.damaged();
+    assert!(control + data > 0, "no packet was damaged");
     println!(
         "{channel}, one in {one_in}: {:.1} s, damaged (control, data) {:?}, repaired {}",
         began.elapsed().as_secs_f64(),

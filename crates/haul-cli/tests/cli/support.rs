@@ -197,12 +197,8 @@ impl Server {
     }
 
     /// The largest core dump that it may leave, bytes.
-    pub(crate) fn core_limit(&self) -> String {
-        let limits = read_text(&format!("/proc/{}/limits", self.child.id()));
-        let line = limits
-            .lines()
-            .find_map(|line| line.strip_prefix("Max core file size"));
-        line.unwrap().split_whitespace().next().unwrap().to_owned()
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     fn status(&self, field: &str) -> u64 {
@@ -255,6 +251,13 @@ impl Drop for Server {
         // It may have been killed by the test.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if !std::thread::panicking() {
+            let log = self.log();
+            assert!(
+                !log.iter().any(|line| line.contains("panicked")),
+                "{log:#?}"
+            );
+        }
     }
 }
 

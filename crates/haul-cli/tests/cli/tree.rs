@@ -434,12 +434,21 @@ fn kills_of_either_end_at_random_moments_leave_no_wrong_file() {
         ]);
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         std::thread::sleep(Duration::from_millis((seed >> 33) % 900));
-        if round % 2 == 0 {
-            server.kill();
-            let _ = client.end();
-        } else {
-            client.kill();
-            server.kill();
+        match round % 3 {
+            0 => {
+                server.kill();
+                let _ = client.end();
+            }
+            1 => {
+                client.kill();
+                server.kill();
+            }
+            _ => {
+                client.kill();
+                // The server ends the session by itself.
+                std::thread::sleep(Duration::from_millis(300));
+                server.kill();
+            }
         }
         let target = place.server("tree");
         let there = if target.exists() {

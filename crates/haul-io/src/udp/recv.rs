@@ -17,8 +17,16 @@ use crate::clock::Clock;
 /// A super-packet may fill this much; a smaller buffer would cut it.
 const BUFFER_BYTES_MIN: usize = 65_536;
 
-/// An arrival's stamp older than this is taken for a jump of the wall clock.
+/// An arrival's stamp older than this is taken for a jump of the wall clock, and ignored.
 const ARRIVAL_AGE_NS_MAX: u64 = 1_000_000_000;
+
+/// Time since an arrival, ns: its stamp and the present time are of the wall clock.
+fn age_ns(realtime_ns: u64, stamp_ns: Option<u64>) -> u64 {
+    stamp_ns
+        .and_then(|stamp_ns| realtime_ns.checked_sub(stamp_ns))
+        .filter(|age_ns| *age_ns <= ARRIVAL_AGE_NS_MAX)
+        .unwrap_or(0)
+}
 
 impl UdpSocket {
     /// Fills `batch` with what has arrived, without waiting; how many messages there are. What was
@@ -176,9 +184,6 @@ impl RecvBatch {
             buffer.set_len(meta.bytes);
             let control = meta.control.0.get(..meta.control_len).unwrap_or(&[]);
             let notes = ArrivalNotes::parse(control);
-            let age_ns = notes
-                .realtime_ns
-                .map_or(0, |stamp| realtime_ns.saturating_sub(stamp));
             let segment_bytes = notes
                 .segment_bytes
                 .map_or(meta.bytes, |size| size.min(meta.bytes));
@@ -186,7 +191,9 @@ impl RecvBatch {
                 slot,
                 from,
                 segment_bytes,
-                arrived_ns: self.now_ns.saturating_sub(age_ns.min(ARRIVAL_AGE_NS_MAX)),
+                arrived_ns: self
+                    .now_ns
+                    .saturating_sub(age_ns(realtime_ns, notes.realtime_ns)),
                 ecn: notes.ecn,
                 to: notes.to,
             });

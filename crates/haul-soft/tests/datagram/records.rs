@@ -241,20 +241,24 @@ fn memory_for_validated_sources_takes_writes_of_peers_that_answer() {
 
 #[test]
 fn memory_for_one_source_is_closed_to_another() {
-    let (near, other) = (End::new(), End::new());
-    let only = Sources::Of(vec![(near.addr.ip(), Some(near.qp.qp_num()))]);
-    let far = End::with(QpType::Ud, DatagramInit::default(), only);
-    let numbers = (near.qp.qp_num(), other.qp.qp_num());
+    let near = End::new();
+    let for_number = |number| {
+        let only = Sources::Of(vec![(near.addr.ip(), Some(number))]);
+        End::with(QpType::Ud, DatagramInit::default(), only)
+    };
+    let (far, closed) = (
+        for_number(near.qp.qp_num()),
+        for_number(near.qp.qp_num() + 1),
+    );
     near.write(0, b"near");
     near.post(1, SendOp::WriteRecord(far.mr.remote(0)), 0, 4, far.peer());
     far.completion();
     assert_eq!(far.read(0, 4), b"near");
-    // Queue pairs of different contexts may have one number: then there is no other.
-    if numbers.0 != numbers.1 {
-        other.post(1, SendOp::WriteRecord(far.mr.remote(0)), 0, 4, far.peer());
-        far.counts(|counts| counts.refused > 0);
-        assert_eq!(far.read(0, 4), b"near");
-    }
+    closed.write(0, b"mine");
+    let record = SendOp::WriteRecord(closed.mr.remote(0));
+    near.post(2, record, 0, 4, closed.peer());
+    closed.counts(|counts| counts.refused > 0);
+    assert_eq!(closed.read(0, 4), b"mine");
 }
 
 #[test]

@@ -30,6 +30,11 @@ fn is_refused(near: &End, far: &End, op: SendOp, len: u32) {
         assert_eq!(status, WcStatus::RemAccessErr);
     }
     assert_eq!(near.qp.state(), QpState::Err);
+    assert_eq!(
+        near.read(0, 64),
+        [0xaa; 64],
+        "a refused read brings nothing"
+    );
     match far.event() {
         CmEvent::Disconnected { failure, .. } => assert_eq!(failure.unwrap().blame, Blame::Peer),
         other => panic!("{other:?}"),
@@ -49,24 +54,24 @@ fn is_untouched(far: &End) {
 }
 
 fn a_key_that_nobody_gave_out_is_refused(wish: &Wish) {
-    for read in [false, true] {
+    let guesses: [fn(u32) -> u32; 3] = [|key| key ^ 1, |key| key ^ 0x100, |_| 0];
+    for (read, guess) in [false, true]
+        .into_iter()
+        .flat_map(|read| guesses.map(|guess| (read, guess)))
+    {
         let (near, far) = connected(wish);
         let mr = offer(&far, AccessFlags::all());
-        for guess in [mr.rkey() ^ 1, mr.rkey() ^ 0x100, 0] {
-            if guess != mr.rkey() ^ 1 {
-                continue;
-            }
-            let remote = Remote {
-                addr: 0,
-                rkey: guess,
-            };
-            let op = if read {
-                SendOp::RdmaRead(remote)
-            } else {
-                SendOp::RdmaWrite(remote)
-            };
-            is_refused(&near, &far, op, 64);
-        }
+        let remote = Remote {
+            addr: 0,
+            rkey: guess(mr.rkey()),
+        };
+        assert_ne!(remote.rkey, far.mr.rkey());
+        let op = if read {
+            SendOp::RdmaRead(remote)
+        } else {
+            SendOp::RdmaWrite(remote)
+        };
+        is_refused(&near, &far, op, 64);
         is_untouched(&far);
     }
 }
