@@ -109,7 +109,7 @@ fn read_args() -> Result<(args::Args, config::Presets), Fault> {
 /// Returns whether a command has private keys or codes in its memory.
 const fn holds_keys(command: &args::Command) -> bool {
     use args::Command::{
-        Agent, Api, Bench, Gateway, Get, Key, Ls, Receive, Send, Serve, Sync, Verify,
+        Agent, Api, Bench, Gateway, Get, Key, Ls, Profile, Receive, Send, Serve, Sync, Verify,
     };
     matches!(
         command,
@@ -125,6 +125,7 @@ const fn holds_keys(command: &args::Command) -> bool {
             | Api(_)
             | Bench(_)
             | Gateway(_)
+            | Profile(_)
     )
 }
 

@@ -296,7 +296,7 @@ struct Reader<'a, M> {
     peer: &'static str,
     /// Until when the peer's greeting must arrive, while it has not.
     greet_by: Option<Instant>,
-    /// The lengths of the latest delivered messages, and their sum: of those that nobody has handled
+    /// The bytes of the latest delivered messages, and their sum: of those that nobody has handled
     /// yet, after [`Self::backlog`].
     lens: VecDeque<usize>,
     bytes: usize,
@@ -404,8 +404,9 @@ impl<M> Reader<'_, M> {
             if self.sender.send(Ok(message)).is_err() {
                 break;
             }
-            self.lens.push_back(length);
-            self.bytes += length;
+            let memory = length.max(size_of::<Result<M, Fault>>());
+            self.lens.push_back(memory);
+            self.bytes += memory;
         }
         inbox.drain(..at);
         Ok(at)

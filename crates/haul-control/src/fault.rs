@@ -256,9 +256,11 @@ mod tests {
     }
 
     #[test]
-    fn disk_full_exits_13_with_a_hint() {
-        let fault = Fault::file("cannot write 'x'", &io::ErrorKind::StorageFull.into());
-        assert_eq!(fault.exit(), 13);
-        assert!(fault.hint.is_some());
+    fn no_room_exits_13_with_a_hint() {
+        for kind in [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded] {
+            let fault = Fault::file("cannot write 'x'", &kind.into());
+            assert_eq!(fault.exit(), 13);
+            assert!(fault.hint.is_some());
+        }
     }
 }

@@ -328,10 +328,23 @@ fn what_waits_for_the_session_is_bounded_and_not_what_passes() {
             assert_eq!(far.1.receive().unwrap().len(), 1 << 20, "message {index}");
         }
     }
-    while send().is_ok() {}
-    let taken = std::iter::from_fn(|| Some(far.1.receive()));
-    let fault = taken.take(100).find_map(Result::err).unwrap();
-    assert_eq!(fault.code, Code::Protocol);
+    let sent = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while send().is_ok() {
+                sent.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        let mut before = 0;
+        while before < 64 || before < sent.load(Ordering::SeqCst) {
+            before = sent.load(Ordering::SeqCst);
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        let taken = std::iter::from_fn(|| Some(far.1.receive()));
+        let fault = taken.take(100).find_map(Result::err).unwrap();
+        assert_eq!(fault.code, Code::Protocol);
+        drop(far);
+    });
 }
 
 /// Answers each message with the same.

@@ -18,8 +18,9 @@ use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 /// Segments of this many bytes cross every path that carries IPv6 (RFC 8200 §5: packets of 1280).
 const SAFE_SEGMENT: u32 = 1220;
 
-/// Waiting connections that the kernel keeps for a listener.
-const BACKLOG: i32 = 1024;
+/// Connections that wait to be accepted: as many as Linux allows by default (net.core.somaxconn).
+/// What is beyond is dropped, and tries again after a second.
+const BACKLOG: i32 = 4096;
 
 /// Connects, with segments in both directions that cross narrow paths even if ICMP is filtered. For
 /// connections that carry little and must not stall.

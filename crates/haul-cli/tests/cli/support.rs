@@ -196,7 +196,6 @@ impl Server {
         self.count("io", "wchar:")
     }
 
-    /// The largest core dump that it may leave, bytes.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

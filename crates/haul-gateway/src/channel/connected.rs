@@ -25,6 +25,8 @@ pub(super) struct Connected {
     lanes: Vec<Lane>,
     /// Channels that this end connects, with their deadlines.
     connecting: Vec<(ChanId, Time)>,
+    /// When a lane whose request has failed counts as disconnected, unless the device says so before.
+    failed_until: Option<Time>,
     has_broken: bool,
     work: Work,
     events: EventChannel,
@@ -59,6 +61,7 @@ impl Connected {
             kind,
             lanes: Vec::new(),
             connecting: Vec::new(),
+            failed_until: None,
             has_broken: false,
             work: Work::new(context, arena, &wanted, sends_max, opens)?,
             sends_max,
@@ -197,7 +200,8 @@ impl Fabric for Connected {
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.connecting.iter().map(|(_, until)| *until).min()
+        let connecting = self.connecting.iter().map(|(_, until)| *until);
+        connecting.chain(self.failed_until).min()
     }
 
     fn poll(&mut self, now: Time, news: &mut Vec<News>) -> Result<(), Lost> {
@@ -210,6 +214,20 @@ impl Fabric for Connected {
         while let Some(event) = self.events.poll()? {
             self.on_event(event, news);
         }
+        let is_failing = |lane: &&Lane| lane.is_up && lane.has_failed;
+        let failing = self.lanes.iter().find(is_failing);
+        self.failed_until = match (failing.map(|lane| lane.qp.qp_num()), self.failed_until) {
+            (Some(qp_num), Some(until)) if until <= now => {
+                self.on_accepted(
+                    qp_num,
+                    Accepted::Down("a request has failed".to_owned()),
+                    news,
+                );
+                None
+            }
+            (Some(_), until) => until.or(Some(now.after(CONNECT_NS))),
+            (None, _) => None,
+        };
         // Devices wait longer.
         let late = |(_, until): &mut (ChanId, Time)| *until <= now;
         for (chan, _) in self.connecting.extract_if(.., late) {
@@ -261,6 +279,9 @@ impl Fabric for Connected {
     }
 
     fn post(&mut self) -> Result<(), Lost> {
+        if self.has_broken {
+            return Ok(());
+        }
         self.work.post(&mut self.lanes)
     }
 

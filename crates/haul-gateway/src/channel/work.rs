@@ -30,9 +30,9 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
-    /// A request has failed, so the queue pair is in error. Its disconnection, which ends all lanes,
-    /// may be reported later; until then nothing is posted.
-    has_failed: bool,
+    /// A request has failed, so the queue pair is in error. All lanes end with its disconnection,
+    /// which is reported later, or not at all by some devices; until then nothing is posted.
+    pub(super) has_failed: bool,
     /// Bytes of reads and writes in flight.
     outstanding: u64,
     /// Marks in flight. At most [`MARKS`], because their memory is used in turn.
@@ -378,8 +378,9 @@ impl Work {
     /// Posts queued requests, as far as queue pairs take them: reads and writes on the least busy
     /// queue pair, marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
-        // A slab would be written again by the others, and its new marks counted with its old ones.
-        if lanes.iter().any(|lane| lane.is_up && lane.has_failed) {
+        // Slabs of a failed lane are written again. If the others did it, the peer would count their
+        // new marks with the old ones.
+        if lanes.iter().any(|lane| lane.has_failed) {
             return Ok(());
         }
         while let Some(job) = self.waiting.front().copied() {

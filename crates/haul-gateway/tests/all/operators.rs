@@ -169,6 +169,33 @@ fn a_name_that_cannot_be_resolved_is_not_a_refusal_by_its_server() {
 }
 
 #[test]
+fn a_name_with_an_address_that_is_not_allowed_is_forbidden() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = server.local_addr().unwrap().port();
+    let (far, _far_lines) = start(
+        "name = 'exit'\nlisten = '127.0.0.1:0'\nanonymous = true\nexit = ['192.0.2.0/24']\n\
+         [[channel]]\nkind = 'tcp'\nlisten = '127.0.0.1:0'\n",
+    );
+    let far_at = far.listen_addr().unwrap();
+    let (near, _near_lines) = start(&format!(
+        "name = 'entry'\nanonymous = true\n[[listener]]\nkind = 'http'\nlisten = '127.0.0.1:0'\n\
+         [[route]]\nto = ['*']\nvia = ['{far_at}']\nring = '4MiB'\n"
+    ));
+    let mut stream = connect(near.listener_addrs()[0]);
+    let name = format!("localhost:{port}");
+    let request = format!("CONNECT {name} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 403 "), "{answer}");
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(
+        server.accept().unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+}
+
+#[test]
 fn another_server_at_the_address_of_a_gateway_is_called_that() {
     let server = serve(|mut stream| {
         let mut some = [0; 64];

@@ -265,3 +265,21 @@ struct Arrival {
     ecn: u8,
     to: Option<SocketAddr>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_clock_that_jumps_dates_no_arrival() {
+        let now_ns = 1_800_000_000_000_000_000_u64;
+        assert_eq!(age_ns(now_ns, Some(now_ns - 3_000)), 3_000);
+        assert_eq!(age_ns(now_ns, None), 0);
+        for seconds in [3_600_u64, 10 * 365 * 86_400] {
+            let jump_ns = seconds * 1_000_000_000;
+            for stamp_ns in [now_ns - jump_ns, now_ns + jump_ns] {
+                assert_eq!(age_ns(now_ns, Some(stamp_ns)), 0);
+            }
+        }
+    }
+}

@@ -159,7 +159,7 @@ impl Stream {
             source: &self.to_send,
         };
         self.link.turn(&mut outgoing, &mut self.received)?;
-        // What the socket did not take yet may be a repetition of what has arrived meanwhile.
+        // Unsent packets may be retransmissions of acknowledged data: they need its memory.
         if self.link.left.is_none() {
             self.to_send.release(self.link.connection.released());
         }

@@ -570,6 +570,8 @@ impl Engine {
         // Offsets of a connection that made keys are not those of the stream.
         let is_open = self.shared.open.load(Ordering::Relaxed);
         if is_open {
+            // Nothing that the socket did not take needs to leave any more.
+            self.link.left = None;
             self.publish();
         }
         let in_order = matches!(over, LinkError::PeerClosed) && !self.halves();
@@ -661,7 +663,7 @@ impl Engine {
     /// Tells what has arrived, here and there.
     fn publish(&mut self) {
         let (shared, connection) = (&self.shared, &self.link.connection);
-        // What the socket did not take yet may be a repetition of what has arrived meanwhile.
+        // Unsent packets may be retransmissions of acknowledged data: they need its memory.
         if self.link.left.is_none() {
             let arrived = connection.released();
             self.outgoing.release(arrived, connection.sent_position());

@@ -178,7 +178,7 @@ pub struct Consumer {
     /// Not done with, in order; the first has number `first`.
     slabs: VecDeque<Slab>,
     first: SlabSeq,
-    /// Records in `slabs`, which forget them when they are placed. At most `config.records_max`.
+    /// Records in `slabs`, which forget them when they are placed or revoked. At most `config.records_max`.
     records: usize,
     /// Records with bytes to be asked for.
     to_get: VecDeque<(SlabSeq, usize)>,
@@ -519,7 +519,7 @@ impl Consumer {
                     Record { key, ..*record } == item.record
                 });
         self.ack_due = true;
-        if known.state == SlabState::Placed {
+        if matches!(known.state, SlabState::Placed | SlabState::Revoked) {
             return Ok(());
         }
         if !is_same {
@@ -879,6 +879,7 @@ impl Consumer {
         {
             slab.state = SlabState::Revoked;
             self.ack_due = true;
+            self.forget_records(seq);
         }
     }
 

@@ -102,7 +102,7 @@ pub struct Producer {
     little: VecDeque<ConnId>,
     /// Bytes ready in all connections.
     ready_bytes: u64,
-    /// When the first of them was committed of connections in `round`.
+    /// When the first ready byte of the connections in `round` was committed.
     ready_since: Option<Time>,
     /// When the last slab of connections with little was packed.
     little_at: Time,
@@ -256,7 +256,9 @@ impl Producer {
             if self.unacked_bytes + self.ready_bytes < self.flight.most() {
                 self.size.on_limited();
             }
-            self.ready_since = self.ready_since.or(Some(now));
+            if !self.round.is_empty() {
+                self.ready_since = self.ready_since.or(Some(now));
+            }
         }
         fill
     }
@@ -449,7 +451,9 @@ impl Producer {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let little = self.may_pack_little().then(|| self.little_due());
-        let round = self.flush_at().filter(|_| self.may_pack_round());
+        let round = self
+            .may_pack_round()
+            .then(|| self.flush_at().unwrap_or_default());
         let packs = little.into_iter().chain(round).min();
         let packs = packs.map(|at| self.held.unwrap_or(at));
         packs.into_iter().chain(self.paced_until).min()

@@ -451,7 +451,7 @@ fn interactive_connections_of_a_session_do_not_slow_each_other_down() {
 #[test]
 fn a_thousand_connections_in_turn_do_not_use_up_the_slabs_of_a_session() {
     // 800 words are in flight in each direction, of which 224 fit inline. The consumer refuses a
-    // 257th slab, and a 65th over the data channel.
+    // 257th slab.
     let wanted = (0..1_000).map(|index| (ECHO, 100 * MS + index * MS / 10));
     let mut path = Path::new(Mode::Push, wanted.collect(), 0);
     path.run(2_000);

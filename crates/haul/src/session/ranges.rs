@@ -151,7 +151,9 @@ fn converse(
                 source.append(request, &range, file)?;
                 match job.map(|job| jobs.try_send(job)) {
                     Ok(Err(TrySendError::Full(_))) => {
-                        return Err(Fault::protocol("the client took what is not answered"));
+                        return Err(Fault::protocol(
+                            "the client reported a request as taken before its answer",
+                        ));
                     }
                     // The connection has failed.
                     Ok(Err(TrySendError::Disconnected(_))) | Ok(Ok(())) => {}

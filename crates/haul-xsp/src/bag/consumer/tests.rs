@@ -1,4 +1,4 @@
-//! Memory that connections whose application does not read leave to the others.
+//! Memory that connections whose application does not read leave to the others; counts of records.
 
 use super::*;
 
@@ -158,4 +158,52 @@ fn connections_that_wait_for_memory_get_it_once_there_may_be_more() {
     sink.consumer.set_most(u64::MAX);
     let after = credits(&mut sink);
     assert!(after[1] > before[1], "{before:?} {after:?}");
+}
+
+#[test]
+fn records_of_slabs_that_are_in_place_behind_a_late_one_are_not_counted() {
+    let mut consumer = Consumer::new(
+        ConsumerConfig {
+            records_max: 100,
+            ..ConsumerConfig::default()
+        },
+        true,
+    );
+    let now = Time::from_ns(1_000_000_000);
+    (0..=300).for_each(|conn| consumer.open(ConnId(conn), 0));
+    let slab = |seq, conns: std::ops::Range<u32>, is_inline: bool| SlabAnnounce {
+        seq: SlabSeq(seq),
+        last: false,
+        grant: false,
+        t_us: 0,
+        inline: vec![7; if is_inline { conns.len() } else { 0 }],
+        records: conns
+            .map(|conn| Record {
+                conn: ConnId(conn),
+                offset: 0,
+                len: 1,
+                crc: None,
+                fin: false,
+                reset: None,
+                key: Key::default(),
+            })
+            .collect(),
+    };
+    // The first one is to be read, and is not.
+    consumer
+        .on_announce(now, &slab(0, 0..1, false), false)
+        .unwrap();
+    for seq in 1..=30 {
+        let first = u32::try_from(seq).unwrap() * 10 - 9;
+        consumer
+            .on_announce(now, &slab(seq, first..first + 10, true), false)
+            .unwrap();
+        while consumer.poll_inline().is_some() {}
+    }
+    assert_eq!((consumer.slabs.len(), consumer.records), (31, 1));
+    // The producer may announce a placed slab again.
+    consumer
+        .on_announce(now, &slab(1, 1..11, true), false)
+        .unwrap();
+    assert_eq!(consumer.records, 1);
 }

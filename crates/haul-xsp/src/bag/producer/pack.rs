@@ -211,9 +211,6 @@ impl Producer {
         if self.round.is_empty() {
             self.urgent = false;
         }
-        if is_little {
-            self.little_at = now;
-        }
         self.ready_since = match self.ready_since {
             _ if self.round.is_empty() => None,
             Some(since) if is_little => Some(since),
@@ -221,6 +218,9 @@ impl Producer {
         };
         if slab.records.is_empty() {
             return;
+        }
+        if is_little {
+            self.little_at = now;
         }
         for (record, ..) in &slab.records {
             if let Some(tx) = self.conns.get_mut(&record.conn) {

@@ -24,7 +24,7 @@ fn answers_one_after_the_other_take_64_slabs_over_data_channels_at_most() {
             assert!(producer.moved <= SLABS_MOVED_MAX);
             assert_eq!(producer.slabs.len(), inline + producer.moved);
         }
-        // Nothing is acknowledged, and most are under way.
+        // Nothing is acknowledged, and most are in flight.
         assert!(
             producer.unacked_bytes > 500_000,
             "{}",
