@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Plays the two gateways of `haul lab gateways` with haproxy, which does not share a session: what two
-# TCP proxies take on the same machine.
+# Plays the two gateways of `haul lab gateways` with haproxy, which does not share a session: what
+# two TCP proxies take on the same machine.
 #
-#   haul lab gateways --haul tests/bench/haproxy-gateways.sh --only '2000 x 1 kB' --rtts 80ms --losses 0
+#   haul lab gateways --haul tests/bench/haproxy-gateways.sh --only '2000 x 1 kB'
 #
 # HAUL: the program for everything else (haul, in PATH). Needs haproxy and 17,000 descriptors.
 set -euo pipefail

@@ -312,7 +312,7 @@ fn the_peers_fault_ends_the_session_and_names_the_peer() {
     assert_eq!(fault.code, Code::PeerGone);
 }
 
-/// 100 MiB pass a receiver that always has some left, and 70 MiB do not wait for one that takes none.
+/// 100 MiB pass a receiver that always has some left. Not so many wait for one that takes none.
 #[test]
 fn what_waits_for_the_session_is_bounded_and_not_what_passes() {
     let (near, far) = join(

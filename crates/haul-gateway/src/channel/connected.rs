@@ -25,7 +25,8 @@ pub(super) struct Connected {
     lanes: Vec<Lane>,
     /// Channels that this end connects, with their deadlines.
     connecting: Vec<(ChanId, Time)>,
-    /// When a lane whose request has failed counts as disconnected, unless the device says so before.
+    /// When a lane whose request has failed counts as disconnected, unless the device reports it
+    /// before.
     failed_until: Option<Time>,
     has_broken: bool,
     work: Work,

@@ -378,8 +378,8 @@ impl Work {
     /// Posts queued requests, as far as queue pairs take them: reads and writes on the least busy
     /// queue pair, marks on each.
     pub(super) fn post(&mut self, lanes: &mut [Lane]) -> Result<(), Lost> {
-        // Slabs of a failed lane are written again. If the others did it, the peer would count their
-        // new marks with the old ones.
+        // Slabs of a failed lane are written again. If the others did it, the peer would count
+        // their new marks with the old ones.
         if lanes.iter().any(|lane| lane.has_failed) {
             return Ok(());
         }

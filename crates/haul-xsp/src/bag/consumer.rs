@@ -178,7 +178,8 @@ pub struct Consumer {
     /// Not done with, in order; the first has number `first`.
     slabs: VecDeque<Slab>,
     first: SlabSeq,
-    /// Records in `slabs`, which forget them when they are placed or revoked. At most `config.records_max`.
+    /// Records in `slabs`, which forget them when they are placed or revoked. At most
+    /// `config.records_max`.
     records: usize,
     /// Records with bytes to be asked for.
     to_get: VecDeque<(SlabSeq, usize)>,

@@ -95,8 +95,8 @@ impl Producer {
         }
     }
 
-    /// When connections with little data get their next slab: at once, unless slabs of the kind that
-    /// it would be are many.
+    /// When connections with little data get their next slab: at once, unless many of its kind are
+    /// in flight.
     pub(super) fn little_due(&self) -> Time {
         let wait = self.slab_wait_ns(self.slabs.len(), self.slabs_max());
         let moved = self.slab_wait_ns(self.moved, SLABS_MOVED_MAX);

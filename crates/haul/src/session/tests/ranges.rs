@@ -86,13 +86,19 @@ fn impossible_ranges_end_the_session() {
 
 #[test]
 fn requests_that_are_not_taken_are_limited() {
-    let mut messages = vec![range(0, 10, 10); REQUESTS_OPEN as usize];
-    messages.push(Message::Taken(Taken {
+    let taken = Message::Taken(Taken {
         before: REQUESTS_OPEN,
-    }));
-    messages.extend(vec![range(0, 10, 10); REQUESTS_OPEN as usize + 1]);
-    let (_, fault) = ask(&messages);
+    });
+    let many = |count: u32| vec![range(0, 10, 10); count as usize];
+    let (_, fault) = ask(&many(REQUESTS_OPEN + 1));
     assert!(fault.text.contains("too many requests"), "{fault}");
+    // Reported before their answers, so that more may wait to be hashed than the queue holds.
+    let (_, fault) = ask(&[many(REQUESTS_OPEN), vec![taken], many(REQUESTS_OPEN + 1)].concat());
+    let expected = ["too many requests", "before its answer"];
+    assert!(
+        expected.iter().any(|text| fault.text.contains(text)),
+        "{fault}"
+    );
 }
 
 #[test]
