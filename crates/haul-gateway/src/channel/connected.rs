@@ -226,7 +226,7 @@ impl Fabric for Connected {
                 );
                 None
             }
-            (Some(_), until) => until.or(Some(now.after(CONNECT_NS))),
+            (Some(_), until) => until.or_else(|| Some(now.after(CONNECT_NS))),
             (None, _) => None,
         };
         // Devices wait longer.

@@ -20,7 +20,7 @@ const BATCH: usize = 64;
 /// Length of a mark, bytes: the slab, and the number of queue pairs that carry the mark.
 const MARK_BYTES: u32 = 16;
 /// Most marks in flight on a queue pair: of the slabs in flight, and of as many that are rewritten.
-const MARKS: u32 = 2 * SLABS_MOVED_MAX as u32;
+const MARKS: u32 = 2 * SLABS_MOVED_MAX;
 /// Marks the receives for marks.
 const MARK: u64 = 1 << 61;
 

@@ -18,7 +18,7 @@ use crate::RegionId;
 
 /// Most slabs whose bytes go over data channels that are not acknowledged (docs/protocol/xsp.md,
 /// limits). A queue pair has receives for the marks of these, and of as many that are rewritten.
-pub const SLABS_MOVED_MAX: usize = 64;
+pub const SLABS_MOVED_MAX: u32 = 64;
 
 /// Whose memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

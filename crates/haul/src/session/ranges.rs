@@ -149,14 +149,15 @@ fn converse(
                     Err(fault) => (None, Err(fault)),
                 };
                 source.append(request, &range, file)?;
-                match job.map(|job| jobs.try_send(job)) {
-                    Ok(Err(TrySendError::Full(_))) => {
-                        return Err(Fault::protocol(
-                            "the client reported a request as taken before its answer",
-                        ));
+                match job {
+                    Ok(job) => {
+                        // If the queue is closed, the connection has failed.
+                        if let Err(TrySendError::Full(_)) = jobs.try_send(job) {
+                            return Err(Fault::protocol(
+                                "the client reported a request as taken before its answer",
+                            ));
+                        }
                     }
-                    // The connection has failed.
-                    Ok(Err(TrySendError::Disconnected(_))) | Ok(Ok(())) => {}
                     Err(fault) => link.send(&failed(request, &fault))?,
                 }
             }

@@ -3,7 +3,7 @@
 
 use super::stream::{Slab, SlabState};
 use super::{Mode, Producer};
-use crate::bag::SLABS_MOVED_MAX;
+use crate::bag;
 use crate::time::Time;
 use crate::wire::INLINE_MAX;
 
@@ -21,6 +21,7 @@ const RECORDS_IN_FLIGHT: usize = 16 << 10;
 /// Where less inline room is left, connections with little data use the data channels, unless what
 /// they have fits.
 const INLINE_LEAST: u64 = INLINE_MAX as u64 / 8;
+const SLABS_MOVED_MAX: usize = bag::SLABS_MOVED_MAX as usize;
 /// The part of [`SLABS_MOVED_MAX`] that bulk connections may use.
 const SLABS_BULK: usize = 48;
 

@@ -21,7 +21,7 @@ fn answers_one_after_the_other_take_64_slabs_over_data_channels_at_most() {
             while let Some(seq) = producer.poll_sealed(now) {
                 inline += usize::from(producer.is_inline(seq));
             }
-            assert!(producer.moved <= SLABS_MOVED_MAX);
+            assert!(producer.moved <= SLABS_MOVED_MAX as usize);
             assert_eq!(producer.slabs.len(), inline + producer.moved);
         }
         // Nothing is acknowledged, and most are in flight.
