@@ -468,8 +468,8 @@ fn entries_of_a_hostile_sender_are_made_nowhere_else() {
             refused += 1;
         }
     }
-    // A link that leads out gives way to the directory of its members. Nothing is made below one that
-    // was there before, or in its place, or in place of a pipe.
+    // A link that leads out gives way to the directory of its members. Nothing is made below one
+    // that was there before, or in its place, or in place of a pipe.
     std::os::unix::fs::symlink(&outside, root.join("old")).unwrap();
     rustix::fs::mknodat(
         rustix::fs::CWD,
