@@ -122,8 +122,8 @@ impl Connection {
                     decode,
                     peer: role,
                     greet_by: (!is_greeted).then_some(deadline),
-                    lens: VecDeque::new(),
-                    bytes: 0,
+                    waiting: VecDeque::new(),
+                    waiting_bytes: 0,
                 }
                 .run(inbox);
                 // The session may have ended.
@@ -296,10 +296,11 @@ struct Reader<'a, M> {
     peer: &'static str,
     /// Until when the peer's greeting must arrive, while it has not.
     greet_by: Option<Instant>,
-    /// The bytes of the latest delivered messages, and their sum: of those that nobody has handled
-    /// yet, after [`Self::backlog`].
-    lens: VecDeque<usize>,
-    bytes: usize,
+    /// Sizes of the delivered messages that the session had not handled at the last call of
+    /// [`Self::backlog`], oldest first.
+    waiting: VecDeque<usize>,
+    /// Their sum.
+    waiting_bytes: usize,
 }
 
 impl<M> Reader<'_, M> {
@@ -405,21 +406,21 @@ impl<M> Reader<'_, M> {
                 break;
             }
             let memory = length.max(size_of::<Result<M, Fault>>());
-            self.lens.push_back(memory);
-            self.bytes += memory;
+            self.waiting.push_back(memory);
+            self.waiting_bytes += memory;
         }
         inbox.drain(..at);
         Ok(at)
     }
 
-    /// Bytes of messages that are delivered and that nobody has handled yet.
+    /// Returns the bytes of delivered messages that the session has not handled.
     fn backlog(&mut self) -> usize {
-        while self.lens.len() > self.sender.len()
-            && let Some(handled) = self.lens.pop_front()
+        while self.waiting.len() > self.sender.len()
+            && let Some(handled) = self.waiting.pop_front()
         {
-            self.bytes -= handled;
+            self.waiting_bytes -= handled;
         }
-        self.bytes
+        self.waiting_bytes
     }
 }
 

@@ -125,6 +125,25 @@ impl Connected {
 }
 
 impl Connected {
+    /// Ends a lane whose request has failed and whose disconnection the device does not report in
+    /// time.
+    fn give_up_failed(&mut self, now: Time, news: &mut Vec<News>) {
+        let mut failed = self
+            .lanes
+            .iter()
+            .filter(|lane| lane.is_up && lane.has_failed);
+        let qp_num = failed.next().map(|lane| lane.qp.qp_num());
+        self.failed_until = match (qp_num, self.failed_until) {
+            (Some(qp_num), Some(until)) if until <= now => {
+                let why = "a request has failed".to_owned();
+                self.on_accepted(qp_num, Accepted::Down(why), news);
+                None
+            }
+            (Some(_), until) => until.or_else(|| Some(now.after(CONNECT_NS))),
+            (None, _) => None,
+        };
+    }
+
     /// Adds up a counter of all lanes.
     fn sum(&self, counter: impl Fn(QpStatistics) -> u64) -> u64 {
         let lanes = self.lanes.iter();
@@ -188,7 +207,7 @@ impl Fabric for Connected {
                 news.push(News::Up);
             }
             Accepted::Down(why) if lane.is_up => {
-                lane.is_up = false;
+                (lane.is_up, lane.has_failed) = (false, true);
                 self.has_broken = true;
                 news.push(News::Down(why));
             }
@@ -215,20 +234,7 @@ impl Fabric for Connected {
         while let Some(event) = self.events.poll()? {
             self.on_event(event, news);
         }
-        let is_failing = |lane: &&Lane| lane.is_up && lane.has_failed;
-        let failing = self.lanes.iter().find(is_failing);
-        self.failed_until = match (failing.map(|lane| lane.qp.qp_num()), self.failed_until) {
-            (Some(qp_num), Some(until)) if until <= now => {
-                self.on_accepted(
-                    qp_num,
-                    Accepted::Down("a request has failed".to_owned()),
-                    news,
-                );
-                None
-            }
-            (Some(_), until) => until.or_else(|| Some(now.after(CONNECT_NS))),
-            (None, _) => None,
-        };
+        self.give_up_failed(now, news);
         // Devices wait longer.
         let late = |(_, until): &mut (ChanId, Time)| *until <= now;
         for (chan, _) in self.connecting.extract_if(.., late) {
@@ -280,9 +286,6 @@ impl Fabric for Connected {
     }
 
     fn post(&mut self) -> Result<(), Lost> {
-        if self.has_broken {
-            return Ok(());
-        }
         self.work.post(&mut self.lanes)
     }
 

@@ -30,8 +30,8 @@ pub(super) struct Lane {
     pub(super) chan: ChanId,
     pub(super) qp: Qp,
     pub(super) is_up: bool,
-    /// A request has failed, so the queue pair is in error. All lanes end with its disconnection,
-    /// which is reported later, or not at all by some devices; until then nothing is posted.
+    /// A request has failed, or the queue pair was disconnected. The disconnection ends all lanes.
+    /// Some devices report it late or not at all. Until the fabric is replaced nothing is posted.
     pub(super) has_failed: bool,
     /// Bytes of reads and writes in flight.
     outstanding: u64,

@@ -509,6 +509,10 @@ impl Consumer {
             return Ok(());
         };
         let known = self.slabs.get_mut(known).ok_or(Breach::Order)?;
+        self.ack_due = true;
+        if matches!(known.state, SlabState::Placed | SlabState::Revoked) {
+            return Ok(());
+        }
         let is_same = known.is_inline != slab.inline.is_empty()
             && known.records.len() == slab.records.len()
             && known
@@ -519,10 +523,6 @@ impl Consumer {
                     let key = item.record.key;
                     Record { key, ..*record } == item.record
                 });
-        self.ack_due = true;
-        if matches!(known.state, SlabState::Placed | SlabState::Revoked) {
-            return Ok(());
-        }
         if !is_same {
             return Err(Breach::Changed);
         }
@@ -822,7 +822,7 @@ impl Consumer {
         self.pop_done();
     }
 
-    /// The producer counts no records of a slab that is acknowledged, in whatever order.
+    /// Drops the records of a placed or revoked slab, as the producer does when it is acknowledged.
     fn forget_records(&mut self, seq: SlabSeq) {
         let records = self
             .slab_mut(seq)

@@ -85,8 +85,8 @@ impl Producer {
         self.ring.region_bytes().min(share).min(flight)
     }
 
-    /// How long the next slab waits for more. If half of the slabs that may be in flight are, the
-    /// others last for as long as one of them takes.
+    /// Returns how long the next slab waits for more data. If half of `most` slabs are in flight,
+    /// the rest is spread over the time that a slab is in flight.
     fn slab_wait_ns(&self, in_flight: usize, most: usize) -> u64 {
         let half = most.div_ceil(2).max(1);
         if in_flight >= half {
@@ -96,8 +96,8 @@ impl Producer {
         }
     }
 
-    /// When connections with little data get their next slab: at once, unless many of its kind are
-    /// in flight.
+    /// Returns when connections with little data get their next slab: at once, unless many of its
+    /// kind are in flight.
     pub(super) fn little_due(&self) -> Time {
         let wait = self.slab_wait_ns(self.slabs.len(), self.slabs_max());
         let moved = self.slab_wait_ns(self.moved, SLABS_MOVED_MAX);
