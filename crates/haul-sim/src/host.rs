@@ -36,6 +36,8 @@ pub struct Host {
     peer_seed: u64,
     kind: SocketKind,
     memory: Vec<u8>,
+    /// A packet of which only the beginning travelled.
+    padded: Vec<u8>,
     transmit: Transmit,
     joiner: Joiner,
     sealing: Option<Sealing>,
@@ -139,6 +141,7 @@ impl Host {
             peer_seed,
             kind: config.kind,
             memory,
+            padded: Vec::new(),
             transmit: Transmit::default(),
             joiner: Joiner::default(),
             sealing: flow
@@ -239,11 +242,13 @@ impl Host {
             self.joiner = joiner;
             return;
         }
-        let padded;
+        let mut padded = std::mem::take(&mut self.padded);
         let view = if datagram.len() == len {
             datagram
         } else {
-            padded = [datagram, &vec![0; len - datagram.len()]].concat();
+            // Nobody looks at the rest.
+            padded.resize(len, 0);
+            padded[..datagram.len()].copy_from_slice(datagram);
             &padded
         };
         if let Ok(Received::Data(placement)) = self.connection.handle_packet(now, arrived, view) {
@@ -268,6 +273,7 @@ impl Host {
                 self.memory[at..at + payload.len()].copy_from_slice(payload);
             }
         }
+        self.padded = padded;
         self.deliver(now);
         while let Some(event) = self.connection.poll_event() {
             self.note(event);

@@ -5,12 +5,13 @@
 //! (`haul-netem`); the hosts check UDP's checksum over real bytes, as kernels do, and keep what
 //! arrives to compare it with what was sent.
 //!
-//! Map: [`World`] events and links · [`Flow`] what a connection carries · [`Host`] one connection
+//! Map: [`World`] events and links · [`Cell`] one stream over one path, measured · [`Flow`] what a connection carries · [`Host`] one connection
 //! with its send and receive memory · [`pattern`] the payload · [`scenario`] ready-made paths and
 //! random ones · `sealing` sealed datagrams.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod cell;
 mod flow;
 mod host;
 pub mod pattern;
@@ -18,6 +19,7 @@ pub mod scenario;
 mod sealing;
 mod world;
 
+pub use cell::{Cell, Figures};
 pub use flow::{Flow, MessageOut, Stalls};
 pub use host::{Host, ROOM_BYTES, Rx};
 pub use world::{Attacks, Damage, Outcome, Path, World};

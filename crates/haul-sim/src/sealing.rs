@@ -1,7 +1,5 @@
 //! Seals and opens the datagrams of one host, and checks that no nonce repeats.
 
-use std::collections::HashSet;
-
 use haul_cc::Time;
 use haul_seal::{Keys, Seal, Side, TAG_LEN};
 use haul_udt::wire::{HEADER_LEN, Sealed};
@@ -11,8 +9,9 @@ use haul_udt::{Connection, Opener};
 pub(crate) struct Sealing {
     seal: Seal,
     keys: Option<Keys>,
-    /// Generation and number of all that was sealed.
-    nonces: HashSet<(u64, u64)>,
+    /// The generation and the number of the next datagram are not below these.
+    next: (u64, u64),
+    count: usize,
 }
 
 impl Sealing {
@@ -20,18 +19,19 @@ impl Sealing {
         Self {
             seal,
             keys: None,
-            nonces: HashSet::new(),
+            next: (0, 0),
+            count: 0,
         }
     }
 
     /// How many datagrams were sealed.
     pub(crate) fn sealed(&self) -> usize {
-        self.nonces.len()
+        self.count
     }
 
     /// How often the key has changed.
     pub(crate) fn generations(&self) -> u64 {
-        self.nonces.iter().map(|it| it.0).max().unwrap_or(0)
+        self.next.0
     }
 
     /// Seals `packet`.
@@ -42,7 +42,10 @@ impl Sealing {
         packet: &[u8],
     ) -> Vec<u8> {
         let Sealed { generation, number } = sealed;
-        assert!(self.nonces.insert((generation, number)), "{sealed:?} twice");
+        let (oldest, first) = self.next;
+        assert!(generation >= oldest && number >= first, "{sealed:?} twice");
+        self.next = (generation, number + 1);
+        self.count += 1;
         let (header, body) = packet.split_first_chunk::<HEADER_LEN>().expect("a header");
         let head = sealed.head(header);
         let mut text = vec![0; body.len() + TAG_LEN];

@@ -20,8 +20,9 @@ pub struct Config {
     pub lower_len: u32,
     /// Packets that this end takes in flight.
     pub flight_packets: u32,
-    /// Payload bytes beyond the last one consumed that this end takes where packets are placed:
-    /// [`WINDOW_BYTES_MIN`] to 1 GiB. Costs no memory here.
+    /// Payload bytes beyond the last one consumed that this end takes where packets are placed, at
+    /// least [`WINDOW_BYTES_MIN`]; at most 1 GiB while the peer's packets carry 32 bits of their
+    /// offset. Costs no memory here.
     pub receive_window_bytes: u64,
     /// Memory for packets that wait in slots (messages, and plain UDT peers), bytes.
     pub slot_memory_bytes: u64,
@@ -63,8 +64,8 @@ impl Default for Config {
             kind: SocketKind::Stream,
             mtu: 1_500,
             lower_len: 28,
-            flight_packets: 1 << 20,
-            receive_window_bytes: 1 << 30,
+            flight_packets: 1 << 26,
+            receive_window_bytes: 1 << 36,
             slot_memory_bytes: 32 << 20,
             control: Algorithm::Model,
             control_plain: Algorithm::Daimd,
@@ -178,7 +179,7 @@ impl Params {
         Ok(Self {
             payload_len: payload_len(mtu, config.lower_len + seal_len),
             payload_len_max: payload_len(mtu, LOWER_LEN_LEAST + seal_len),
-            peer_flight_packets: flight.clamp(2, 1 << 24),
+            peer_flight_packets: flight.clamp(2, 1 << 26),
             placement: offer.placement && config.offer().placement,
             ecn: offer.ecn && config.offer().ecn,
             finish: offer.finish && config.offer().finish,

@@ -1,14 +1,16 @@
 //! Missing packets: the gaps between the first missing packet and the highest that arrived.
 //!
 //! A lossy path has few gaps and a window has many packets, so the receiver keeps the gaps: arrival
-//! in order costs nothing, and the memory is bounded by [`HOLES_MAX`] whatever the peer sends.
+//! in order costs nothing, and the memory is bounded, whatever the peer sends, by the number of
+//! gaps that the window's length allows.
 
 use std::collections::VecDeque;
 
 use haul_cc::Time;
 
-/// Gaps kept at most; a packet that would open one more is not taken and will be retransmitted.
-pub(crate) const HOLES_MAX: usize = 1 << 15;
+/// Gaps that may be kept whatever the window, and at most.
+const HOLES_LEAST: usize = 1 << 15;
+const HOLES_MOST: usize = 1 << 20;
 
 /// A run of missing packets and the stream bytes it must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,15 +51,18 @@ pub(crate) enum Arrival {
 pub(crate) struct Holes {
     /// Ascending, disjoint, not adjacent.
     holes: VecDeque<Hole>,
+    /// A packet that would open one more is not taken and will be retransmitted.
+    most: usize,
     highest: u64,
     offset_highest: u64,
 }
 
 impl Holes {
-    /// Nothing has arrived; the first packet will be `first`.
-    pub(crate) fn new(first: u64) -> Self {
+    /// Nothing has arrived; the first packet will be `first`. Keeps about `most` gaps.
+    pub(crate) fn new(first: u64, most: usize) -> Self {
         Self {
             highest: first,
+            most: most.clamp(HOLES_LEAST, HOLES_MOST),
             ..Self::default()
         }
     }
@@ -88,6 +93,12 @@ impl Holes {
         self.holes.iter()
     }
 
+    /// The gaps that end above packet `number`, ascending.
+    pub(crate) fn iter_from(&self, number: u64) -> impl Iterator<Item = &Hole> {
+        let index = self.first_from(number).unwrap_or(self.holes.len());
+        self.holes.range(index..)
+    }
+
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Hole> {
         self.holes.iter_mut()
     }
@@ -112,7 +123,7 @@ impl Holes {
         if offset < self.offset_highest {
             return Arrival::Contradiction;
         }
-        if self.holes.len() >= HOLES_MAX {
+        if self.holes.len() >= self.most {
             return Arrival::Refused;
         }
         self.holes.push_back(Hole {
@@ -172,7 +183,7 @@ impl Holes {
             return Arrival::Contradiction;
         }
         let splits = number != hole.start && number + 1 != hole.end;
-        if splits && self.holes.len() >= HOLES_MAX {
+        if splits && self.holes.len() >= self.most {
             return Arrival::Refused;
         }
         self.split(index, number, number, offset, end);
@@ -227,7 +238,7 @@ mod tests {
     proptest! {
         #[test]
         fn agrees_with_a_set_of_packets(order in prop::collection::vec(0_u64..200, 1..400)) {
-            let mut holes = Holes::new(0);
+            let mut holes = Holes::new(0, 0);
             let mut seen = BTreeSet::new();
             for number in order {
                 let arrival = holes.take(Time::ZERO, number, number * PACKET, PACKET);
@@ -246,7 +257,7 @@ mod tests {
             arrived in prop::collection::vec(0_u64..60, 0..40),
             drops in prop::collection::vec((0_u64..60, 0_u64..10), 0..10),
         ) {
-            let mut holes = Holes::new(0);
+            let mut holes = Holes::new(0, 0);
             let mut seen = BTreeSet::new();
             for number in arrived {
                 holes.take(Time::ZERO, number, 0, 0);
@@ -264,7 +275,7 @@ mod tests {
 
     #[test]
     fn offsets_that_contradict_their_neighbours_are_refused() {
-        let mut holes = Holes::new(0);
+        let mut holes = Holes::new(0, 0);
         assert_eq!(holes.take(Time::ZERO, 0, 0, 100), Arrival::Next);
         assert_eq!(holes.take(Time::ZERO, 3, 300, 100), Arrival::Ahead);
         for (number, offset) in [(1, 50), (1, 250), (2, 150), (2, 250), (4, 350), (5, 350)] {
@@ -282,9 +293,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded() {
-        let mut holes = Holes::new(0);
+        let mut holes = Holes::new(0, 0);
         let mut refused = 0;
-        for number in 0..HOLES_MAX as u64 + 10 {
+        for number in 0..HOLES_LEAST as u64 + 10 {
             let arrival = holes.take(Time::ZERO, number * 2 + 1, 0, 0);
             refused += u32::from(arrival == Arrival::Refused);
         }

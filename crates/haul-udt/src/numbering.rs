@@ -5,8 +5,12 @@ use haul_cc::Time;
 
 use crate::wire::{Sealed, phase_and_number};
 
-/// How many numbers below the highest one a receiver still takes: 79 ms at 10 Gb/s.
+/// How many numbers below the highest one a receiver still takes: at least so many, …
 const WINDOW: u64 = 1 << 16;
+/// … more if they pass in less time than this, as they do above 10 Gb/s, …
+const WINDOW_NS: u64 = 79 * haul_cc::time::MILLISECOND_NS;
+/// … and never more than that.
+const WINDOW_MAX: u64 = 1 << 22;
 /// Datagrams that one key seals at most.
 const KEY_MAX: u64 = 1 << 23;
 /// A key replaced keeps opening late datagrams for so many retransmission timeouts.
@@ -52,8 +56,10 @@ pub(crate) struct Numbering {
     previous_until: Option<Time>,
     /// One past the highest number that was opened.
     end: u64,
-    /// Of the [`WINDOW`] numbers below `end`: which were opened, by number modulo [`WINDOW`].
+    /// Of the numbers below `end`, as many as it has bits: which were opened, by number modulo that.
     opened: Box<[u64]>,
+    /// When the window was last compared with the time in which its numbers pass, and `end` then.
+    compared: (Time, u64),
     pub(crate) refused: Refused,
 }
 
@@ -70,7 +76,8 @@ impl Numbering {
             peer_since: 0,
             previous_until: None,
             end: 0,
-            opened: vec![0; usize::try_from(WINDOW / 64).unwrap_or(0)].into(),
+            opened: bits(WINDOW, 0),
+            compared: (Time::ZERO, 0),
             refused: Refused::default(),
         }
     }
@@ -140,21 +147,55 @@ impl Numbering {
         if number >= self.end {
             return false;
         }
-        let (word, bit) = place(number);
-        number + WINDOW < self.end || self.opened[word] & bit != 0
+        let (word, bit) = self.place(number);
+        number + self.window() < self.end || self.opened[word] & bit != 0
+    }
+
+    fn window(&self) -> u64 {
+        self.opened.len() as u64 * 64
+    }
+
+    /// Returns the place of a number's bit.
+    fn place(&self, number: u64) -> (usize, u64) {
+        let at = number % self.window();
+        (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+    }
+
+    /// Doubles the window if its numbers have passed faster than a datagram may be late.
+    fn fit_window(&mut self, now: Time) {
+        let (then, end) = self.compared;
+        if self.end < end + self.window() {
+            return;
+        }
+        self.compared = (now, self.end);
+        if now.since(then) >= WINDOW_NS || self.window() >= WINDOW_MAX {
+            return;
+        }
+        // Nobody knows which of the numbers below the window were opened: none of them is taken.
+        let numbers = self.end - self.window()..self.end;
+        let wider = bits(2 * self.window(), u64::MAX);
+        let narrow = std::mem::replace(&mut self.opened, wider);
+        for number in numbers.clone() {
+            let at = usize::try_from(number % (numbers.end - numbers.start)).unwrap_or(0);
+            if narrow[at / 64] & (1 << (at % 64)) == 0 {
+                let (word, bit) = self.place(number);
+                self.opened[word] &= !bit;
+            }
+        }
     }
 
     /// Records that a datagram was opened, and is therefore authentic.
     pub(crate) fn note_opened(&mut self, now: Time, sealed: Sealed, timeout_ns: u64) {
         let Sealed { generation, number } = sealed;
         // Clears the bits of packets that leave the window, for reuse.
-        for passed in self.end.max(number.saturating_sub(WINDOW))..number {
-            let (word, bit) = place(passed);
+        for passed in self.end.max(number.saturating_sub(self.window()))..number {
+            let (word, bit) = self.place(passed);
             self.opened[word] &= !bit;
         }
         self.end = self.end.max(number + 1);
-        let (word, bit) = place(number);
+        let (word, bit) = self.place(number);
         self.opened[word] |= bit;
+        self.fit_window(now);
         if generation > self.peer_generation {
             self.peer_generation = generation;
             self.peer_since = number;
@@ -173,10 +214,9 @@ impl Numbering {
     }
 }
 
-/// Returns the place of a number's bit.
-fn place(number: u64) -> (usize, u64) {
-    let at = number % WINDOW;
-    (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+/// Makes a map of `count` bits out of words that are `word`.
+fn bits(count: u64, word: u64) -> Box<[u64]> {
+    vec![word; usize::try_from(count / 64).unwrap_or(0)].into()
 }
 
 #[cfg(test)]
@@ -217,8 +257,10 @@ mod tests {
     fn a_number_opens_once_in_any_order_within_the_window() {
         let mut numbering = Numbering::new(1 << 22);
         let order = [0, 7, 3, 200_000, 200_001 - WINDOW, 199_999, 1 << 20];
-        for number in order {
-            assert_eq!(arrive(&mut numbering, at(0), 0, number), sealed(0, number));
+        // Slowly, so that the window stays as it is.
+        for (number, turn) in order.into_iter().zip(1..) {
+            let now = at(turn * WINDOW_NS);
+            assert_eq!(arrive(&mut numbering, now, 0, number), sealed(0, number));
         }
         for number in order {
             assert_eq!(arrive(&mut numbering, at(0), 0, number), None);
@@ -248,10 +290,35 @@ mod tests {
             } else {
                 None
             };
-            assert_eq!(arrive(&mut numbering, at(0), 0, number), expected, "{step}");
+            let now = at(step * 2_000);
+            assert_eq!(arrive(&mut numbering, now, 0, number), expected, "{step}");
             if is_new && is_near {
                 taken.insert(number);
             }
+        }
+    }
+
+    #[test]
+    fn the_window_grows_with_the_rate_and_takes_no_number_twice() {
+        let mut numbering = Numbering::new(1 << 22);
+        // One number in three is lost, at 50 million a second.
+        let end = 40 * WINDOW;
+        for number in (0..end).filter(|number| number % 3 > 0) {
+            assert_eq!(
+                arrive(&mut numbering, at(number * 20), 0, number),
+                sealed(0, number)
+            );
+        }
+        assert_eq!(numbering.window(), 32 * WINDOW);
+        // It last grew at 31 times the first window, from 16 times that: what had left it by then
+        // is not taken again.
+        for number in (0..14 * WINDOW).chain(16 * WINDOW..end) {
+            let expected = sealed(0, number).filter(|_| number % 3 == 0 && number > 15 * WINDOW);
+            assert_eq!(
+                arrive(&mut numbering, at(end * 20), 0, number),
+                expected,
+                "{number}"
+            );
         }
     }
 

@@ -12,7 +12,7 @@ use haul_cc::time::{MICROSECOND_NS, MILLISECOND_NS, SECOND_NS};
 
 use crate::config::{Config, Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour};
-use crate::holes::{Arrival, Holes};
+use crate::holes::{Arrival, Hole, Holes};
 use crate::plain::PlainFeedback;
 use crate::seq::{Seq, extend_offset};
 use crate::slots::Slots;
@@ -50,6 +50,8 @@ enum Discipline {
         consumed: u64,
         window_bytes: u64,
         flight_packets: u64,
+        /// Packets have carried enough of their offset for any window.
+        wide: bool,
         /// Stream offset from which on the caller has no space, if it has set one
         /// ([`Receiver::limit_room`]).
         room_end: Option<u64>,
@@ -115,6 +117,10 @@ struct Schedule {
     repeats: u32,
     /// Where the next rotating report of old gaps begins.
     cursor: u64,
+    /// The latest report did not list everything …
+    is_partial: bool,
+    /// … and was written when so many wire bytes had arrived.
+    written_bytes: u64,
     /// Stream offset, and packet of the slots, up to which the sender was last allowed to go.
     limit_reported: u64,
     packet_limit_reported: u64,
@@ -127,8 +133,14 @@ const INTERVAL_NS_INITIAL: u64 = 2 * MILLISECOND_NS;
 const INTERVAL_NS_MIN: u64 = 50 * MICROSECOND_NS;
 const INTERVAL_NS_MAX: u64 = 100 * MILLISECOND_NS;
 const REPEATS: u32 = 2;
-/// Half of the range of the lower 32 bits of an offset.
-const WINDOW_BYTES_MAX: u64 = 1 << 30;
+/// The longest window where packets carry 32 bits of their offset: a quarter of the range.
+const NARROW_WINDOW_BYTES: u64 = 1 << 30;
+/// The longest window where they carry 59.
+const WINDOW_BYTES_MAX: u64 = 1 << 57;
+/// Bytes of a window for which one more gap is kept.
+const WINDOW_BYTES_PER_HOLE: u64 = 32 << 10;
+/// Between reports that follow at once, so many wire bytes of data arrive: 500 times a report's.
+const EXTRA_REPORT_BYTES: u64 = 600 << 10;
 const REORDER_WINDOW_NS: u64 = 5 * SECOND_NS;
 
 impl Receiver {
@@ -141,6 +153,7 @@ impl Receiver {
                     .receive_window_bytes
                     .clamp(WINDOW_BYTES_MIN, WINDOW_BYTES_MAX),
                 flight_packets: u64::from(config.flight_packets),
+                wide: false,
                 room_end: None,
             }
         } else {
@@ -151,10 +164,15 @@ impl Receiver {
                 !params.placement,
             ))
         };
+        let memory_bytes = match &discipline {
+            Discipline::Placed { window_bytes, .. } => *window_bytes,
+            Discipline::Slotted(slots) => slots.memory_bytes(),
+        };
+        let holes_max = usize::try_from(memory_bytes / WINDOW_BYTES_PER_HOLE).unwrap_or(usize::MAX);
         Self {
             params,
             lower_len: u64::from(config.lower_len),
-            holes: Holes::new(first),
+            holes: Holes::new(first, holes_max),
             discipline,
             plain: (!params.placement).then(|| PlainFeedback::new(first)),
             end: None,
@@ -178,6 +196,8 @@ impl Receiver {
                 written_at: Time::ZERO,
                 repeats: 0,
                 cursor: first,
+                is_partial: false,
+                written_bytes: 0,
                 limit_reported: 0,
                 packet_limit_reported: 0,
             },
@@ -266,7 +286,7 @@ impl Receiver {
     fn judge(&self, number: u64, data: &Data, len: u32) -> Result<Option<(u64, u64)>, Error> {
         match &self.discipline {
             Discipline::Placed { flight_packets, .. } => {
-                let offset = extend_offset(data.word2, self.holes.offset_highest());
+                let offset = extend_offset(data.offset(), self.holes.offset_highest());
                 if number >= self.holes.next() + flight_packets
                     || offset + u64::from(len) > self.offset_limit()
                 {
@@ -281,8 +301,9 @@ impl Receiver {
 
     fn place(&mut self, number: u64, data: &Data, len: u32) -> Placement {
         match &mut self.discipline {
-            Discipline::Placed { .. } => {
-                let position = extend_offset(data.word2, self.holes.offset_highest());
+            Discipline::Placed { wide, .. } => {
+                *wide |= data.is_wide();
+                let position = extend_offset(data.offset(), self.holes.offset_highest());
                 Placement { position, len }
             }
             Discipline::Slotted(slots) => {
@@ -310,9 +331,11 @@ impl Receiver {
     /// one packet of feedback.
     fn note_news(&mut self, now: Time, prompt: bool) {
         let schedule = &mut self.schedule;
+        let arrived_bytes = self.arrivals.bytes - schedule.written_bytes;
+        let goes_on = schedule.is_partial && arrived_bytes >= EXTRA_REPORT_BYTES;
         let due = if self.arrivals.packets <= 2 * TRAIN_PACKETS {
             now
-        } else if prompt {
+        } else if prompt || goes_on {
             now.max(schedule.written_at.after(INTERVAL_NS_MIN))
         } else {
             now.after(schedule.interval_ns)
@@ -377,16 +400,11 @@ impl Receiver {
 
     /// The caller took (or no longer needs to keep) everything below stream offset `to`.
     pub(crate) fn consume(&mut self, now: Time, to: u64) {
-        let Discipline::Placed {
-            consumed,
-            window_bytes,
-            ..
-        } = &mut self.discipline
-        else {
+        let Discipline::Placed { consumed, .. } = &mut self.discipline else {
             return;
         };
         *consumed = to.max(*consumed);
-        let step = *window_bytes / 4;
+        let step = self.offset_window() / 4;
         self.note_limit(now, step);
     }
 
@@ -406,11 +424,19 @@ impl Receiver {
     fn offset_limit(&self) -> u64 {
         match &self.discipline {
             Discipline::Placed {
-                consumed,
-                window_bytes,
-                room_end,
-                ..
-            } => (consumed + window_bytes).min(room_end.unwrap_or(u64::MAX)),
+                consumed, room_end, ..
+            } => (consumed + self.offset_window()).min(room_end.unwrap_or(u64::MAX)),
+            Discipline::Slotted(_) => u64::MAX,
+        }
+    }
+
+    /// Stream bytes beyond the last one consumed that are taken.
+    fn offset_window(&self) -> u64 {
+        match &self.discipline {
+            Discipline::Placed {
+                window_bytes, wide, ..
+            } if *wide => *window_bytes,
+            Discipline::Placed { window_bytes, .. } => NARROW_WINDOW_BYTES.min(*window_bytes),
             Discipline::Slotted(_) => u64::MAX,
         }
     }
@@ -483,6 +509,9 @@ impl Receiver {
             schedule.due = Some(now.after(2 * schedule.interval_ns));
         }
         let (covered_from, covered_to) = self.coverage();
+        let all = (self.holes.next(), self.holes.highest());
+        self.schedule.is_partial = (covered_from, covered_to) != all;
+        self.schedule.written_bytes = self.arrivals.bytes;
         let packet_limit = match &self.discipline {
             Discipline::Placed { flight_packets, .. } => self.holes.next() + flight_packets,
             Discipline::Slotted(slots) => slots.limit(),
@@ -515,10 +544,9 @@ impl Receiver {
             gaps: LossRanges::NONE,
         };
         ControlWriter::new(out, peer).feedback(fixed.number, &fixed);
-        for hole in self.holes.iter() {
-            if hole.start >= covered_from && hole.start < covered_to {
-                push_range(out, hole.start, hole.end - 1);
-            }
+        let listed = self.holes.iter_from(covered_from);
+        for hole in listed.take_while(|hole| hole.start < covered_to) {
+            push_range(out, hole.start, hole.end - 1);
         }
     }
 
@@ -531,12 +559,13 @@ impl Receiver {
     /// missing, by turns the newest part and the older ones.
     fn coverage(&mut self) -> (u64, u64) {
         let (next, highest) = (self.holes.next(), self.holes.highest());
+        let mut words = 0;
+        let mut is_too_much = |hole: &&Hole| {
+            words += if hole.end - hole.start > 1 { 2 } else { 1 };
+            words > FEEDBACK_GAP_WORDS_MAX
+        };
         if !self.schedule.number.is_multiple_of(2) {
-            let mut words = 0;
-            let cut = self.holes.iter().rev().find(|hole| {
-                words += if hole.end - hole.start > 1 { 2 } else { 1 };
-                words > FEEDBACK_GAP_WORDS_MAX
-            });
+            let cut = self.holes.iter().rev().find(is_too_much);
             return (cut.map_or(next, |hole| hole.end), highest);
         }
         let from = if self.schedule.cursor >= highest {
@@ -544,20 +573,9 @@ impl Receiver {
         } else {
             self.schedule.cursor.max(next)
         };
-        let from = self
-            .holes
-            .iter()
-            .find(|hole| hole.end > from)
-            .map_or(from, |hole| hole.start.min(from));
-        let mut words = 0;
-        let cut = self
-            .holes
-            .iter()
-            .filter(|hole| hole.start >= from)
-            .find(|hole| {
-                words += if hole.end - hole.start > 1 { 2 } else { 1 };
-                words > FEEDBACK_GAP_WORDS_MAX
-            });
+        let mut rest = self.holes.iter_from(from).peekable();
+        let from = rest.peek().map_or(from, |hole| hole.start.min(from));
+        let cut = rest.find(&mut is_too_much);
         self.schedule.cursor = cut.map_or(0, |hole| hole.start);
         (from, cut.map_or(highest, |hole| hole.start))
     }

@@ -4,6 +4,7 @@
 //! where a message was appended), and the caller keeps `released()..` readable.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use haul_cc::Time;
 
@@ -551,19 +552,22 @@ impl Sender {
         reason = "the wire carries lower halves"
     )]
     fn header(&self, now: Time, number: u64, packet: &Packet) -> Data {
-        let (message, word2) = if self.params.placement {
-            let offset = match self.kind {
-                SocketKind::Stream => packet.position as u32,
-                SocketKind::Datagram => packet.message_offset,
-            };
-            (Data::mark(packet.message, packet.transmissions > 1), offset)
-        } else {
-            (packet.message, (now.since(self.started) / 1_000) as u32)
+        let resent = packet.transmissions > 1;
+        let (last, message, word2) = match (self.params.placement, self.kind) {
+            (true, SocketKind::Stream) => Data::of_offset(packet.position, resent),
+            (true, SocketKind::Datagram) => {
+                let message = Data::mark(packet.message, resent);
+                (packet.last, message, packet.message_offset)
+            }
+            (false, _) => {
+                let sent_us = now.since(self.started) / 1_000;
+                (packet.last, packet.message, sent_us as u32)
+            }
         };
         Data {
             seq: Seq::of(number),
             first: packet.first,
-            last: packet.last,
+            last,
             in_order: packet.in_order,
             message,
             word2,
@@ -658,7 +662,7 @@ impl Sender {
         };
         self.advance(next, &mut delivery);
         self.recheck_missing(gaps.clone(), &mut delivery);
-        self.look_at_new(highest, gaps.clone(), &mut delivery);
+        self.look_at_new(to, gaps.clone(), &mut delivery);
         self.newest_delivered = delivery.newest.max(probed.unwrap_or_default());
         progress.acked_bytes = delivery.acked_bytes;
         self.told = Told {
@@ -686,29 +690,32 @@ impl Sender {
     /// Packets known to be missing that feedback covers and no longer lists have arrived.
     fn recheck_missing(&mut self, mut gaps: Gaps<'_>, delivery: &mut Delivery) {
         let mut missing = std::mem::take(&mut self.missing);
-        missing.retain(|&number| {
-            if number < self.first {
-                return false;
-            }
+        missing.drain(..missing.partition_point(|&number| number < self.first));
+        let covered = gaps.covered_of(&missing);
+        let mut kept = covered.start;
+        for index in covered.clone() {
+            let number = missing[index];
             if gaps.leaves_open(number) {
-                return true;
+                missing[kept] = number;
+                kept += 1;
+            } else {
+                self.deliver(number, delivery);
             }
-            self.deliver(number, delivery);
-            false
-        });
+        }
+        missing.drain(kept..covered.end);
         self.missing = missing;
     }
 
     /// Packets that feedback covers for the first time have arrived, or are missing from now on.
-    fn look_at_new(&mut self, highest: u64, mut gaps: Gaps<'_>, delivery: &mut Delivery) {
-        for number in self.reported.max(self.first)..highest {
+    fn look_at_new(&mut self, end: u64, mut gaps: Gaps<'_>, delivery: &mut Delivery) {
+        for number in self.reported.max(self.first)..end {
             if gaps.leaves_open(number) {
                 self.missing.push(number);
             } else {
                 self.deliver(number, delivery);
             }
         }
-        self.reported = self.reported.max(highest);
+        self.reported = self.reported.max(end);
     }
 
     fn deliver(&mut self, number: u64, delivery: &mut Delivery) {
@@ -724,12 +731,12 @@ impl Sender {
     /// packets that this feedback covers count: the state of the others is unknown.
     fn detect_losses(&mut self, mut gaps: Gaps<'_>, reorder_ns: u64, progress: &mut Progress) {
         let missing = std::mem::take(&mut self.missing);
-        for &number in &missing {
+        for &number in &missing[gaps.covered_of(&missing)] {
             let overdue = self.get(number).is_some_and(|packet| {
                 matches!(packet.state, State::InFlight | State::GivenUp)
                     && packet.sent.after(reorder_ns) <= self.newest_delivered
             });
-            if overdue && gaps.covers(number) && gaps.leaves_open(number) {
+            if overdue && gaps.leaves_open(number) {
                 self.mark_lost(number, progress);
             }
         }
@@ -981,6 +988,12 @@ impl<'a> Gaps<'a> {
 
     fn covers(&self, number: u64) -> bool {
         (self.from..self.to).contains(&number)
+    }
+
+    /// The places of the covered ones among `numbers`, which ascend.
+    fn covered_of(&self, numbers: &[u64]) -> Range<usize> {
+        let place = |bound: u64| numbers.partition_point(|&number| number < bound);
+        place(self.from)..place(self.to)
     }
 
     /// The feedback does not show that packet `number` has arrived.

@@ -50,15 +50,12 @@ impl fmt::Debug for Seq {
     }
 }
 
-/// Extends the lower 32 bits of an offset to the 64-bit offset nearest to `near`.
+/// Extends the lower `bits` bits of an offset to the 64-bit offset nearest to `near`.
 #[must_use]
-pub(crate) fn extend_offset(low: u32, near: u64) -> u64 {
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the lower half is what is compared"
-    )]
-    let distance = low.wrapping_sub(near as u32).cast_signed();
-    near.saturating_add_signed(i64::from(distance))
+pub(crate) fn extend_offset((low, bits): (u64, u32), near: u64) -> u64 {
+    let unused = u64::BITS - bits;
+    let distance = (low.wrapping_sub(near) << unused).cast_signed() >> unused;
+    near.saturating_add_signed(distance)
 }
 
 #[cfg(test)]
@@ -74,11 +71,15 @@ mod tests {
         }
 
         #[test]
-        fn offsets_extend_across_the_wrap(near in (1_u64 << 32)..(1 << 60), distance in -(1_i64 << 31)..(1 << 31)) {
+        fn offsets_extend_across_the_wrap(
+            near in (1_u64 << 60)..(1 << 62),
+            share in -1.0_f64..1.0,
+            bits in 32..60_u32,
+        ) {
+            #[expect(clippy::cast_possible_truncation, reason = "less than half the range")]
+            let distance = (share * (1_u64 << (bits - 1)) as f64) as i64;
             let offset = near.saturating_add_signed(distance);
-            #[expect(clippy::cast_possible_truncation, reason = "what the wire carries")]
-            let carried = offset as u32;
-            prop_assert_eq!(extend_offset(carried, near), offset);
+            prop_assert_eq!(extend_offset((offset & ((1 << bits) - 1), bits), near), offset);
         }
     }
 }

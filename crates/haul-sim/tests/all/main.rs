@@ -4,6 +4,7 @@ mod goodput;
 mod hostile;
 mod marks;
 mod narrow;
+mod rates;
 mod resume;
 mod sealed;
 mod share;

@@ -51,6 +51,8 @@ const RESENT_BIT: u32 = 1 << 28;
 const PROMPT_BIT: u32 = 1 << 27;
 const MESSAGE_MASK: u32 = ORDER_BIT - 1;
 const MESSAGE_MASK_EXTENDED: u32 = PROMPT_BIT - 1;
+/// Bits of a stream offset that a data packet carries: word 2, and the message number's.
+const OFFSET_BITS: u32 = 32 + MESSAGE_MASK_EXTENDED.count_ones();
 /// The greatest message number between Longhaul ends.
 pub(crate) const MESSAGE_MAX_PLACEMENT: u32 = MESSAGE_MASK_EXTENDED;
 
@@ -78,7 +80,8 @@ pub struct Data {
     /// [`Data::prompt`].
     pub message: u32,
     /// Plain UDT: microseconds since the sender's socket was made. Between Longhaul ends: the lower
-    /// 32 bits of the stream offset, or the offset within the message (docs/protocol/udt.md).
+    /// 32 bits of the stream offset ([`Data::offset`]), or the offset within the message
+    /// (docs/protocol/udt.md).
     pub word2: u32,
     /// Receiving socket.
     pub destination: SocketId,
@@ -122,6 +125,31 @@ impl Data {
     #[must_use]
     pub fn mark(message: u32, resent: bool) -> u32 {
         (message & MESSAGE_MASK_EXTENDED) | (u32::from(resent) * RESENT_BIT)
+    }
+
+    /// Returns the bits of the stream offset that the header carries, and how many they are: 59, or
+    /// 32 from version 0.1.0; between Longhaul ends only.
+    #[must_use]
+    pub fn offset(&self) -> (u64, u32) {
+        let low = u64::from(self.word2);
+        if !self.is_wide() {
+            return (low, 32);
+        }
+        (u64::from(self.message_extended()) << 32 | low, OFFSET_BITS)
+    }
+
+    /// Whether the message number is a part of the stream offset; between Longhaul ends only.
+    #[must_use]
+    pub(crate) fn is_wide(&self) -> bool {
+        !self.last
+    }
+
+    /// Makes the fields that carry a stream offset: [`Data::last`], [`Data::message`] and
+    /// [`Data::word2`]; between Longhaul ends only.
+    #[expect(clippy::cast_possible_truncation, reason = "the offset's halves")]
+    pub(crate) fn of_offset(offset: u64, resent: bool) -> (bool, u32, u32) {
+        let high = (offset >> 32) as u32;
+        (false, Self::mark(high, resent), offset as u32)
     }
 
     /// Asks for feedback at once ([`Data::prompt`]); between Longhaul ends only.

@@ -82,17 +82,20 @@ fn request(listener: &Listener, config: &Config) -> (Connection, Request) {
 
 /// An open server connection, and a client that has the reply.
 fn open(kind: SocketKind, placement: bool) -> (Connection, Connection) {
-    let config = config(kind, placement);
-    let listener = Listener::new(&config, [7; 16]);
-    let (mut client, request) = request(&listener, &config);
-    let mut server = Connection::accept(time_ms(1), config, SERVER, &request, 1).unwrap();
+    open_with(&config(kind, placement))
+}
+
+fn open_with(config: &Config) -> (Connection, Connection) {
+    let listener = Listener::new(config, [7; 16]);
+    let (mut client, request) = request(&listener, config);
+    let mut server = Connection::accept(time_ms(1), config.clone(), SERVER, &request, 1).unwrap();
     let answer = control(&mut server, time_ms(1));
     client
         .handle_datagram(time_ms(1), time_ms(1), &answer)
         .unwrap();
     assert_eq!(
         client.params().map(|params| params.placement),
-        Some(placement)
+        Some(config.offer_placement)
     );
     (client, server)
 }
@@ -270,7 +273,7 @@ fn data_beyond_the_window_and_contradictory_offsets_are_refused() {
     );
     refused(
         &mut server,
-        &data(2 << 20, 4_000, 1_000),
+        &data(2 << 26, 4_000, 1_000),
         Misbehaviour::BeyondWindow,
     );
     refused(&mut server, &data(4, 4_000, 1_457), Misbehaviour::Oversized);
@@ -278,6 +281,53 @@ fn data_beyond_the_window_and_contradictory_offsets_are_refused() {
     refused(&mut plain, &data(0, 0, 0), Misbehaviour::Oversized);
     assert_eq!(take(&mut server, &data(0, 0, 1_000)), Ok(Received::Discard));
     assert_eq!(server.delivered_offset(), 1_000);
+}
+
+/// The stream offset below which the server takes payload, by its feedback.
+fn offset_limit(server: &mut Connection, now: Time) -> u64 {
+    let (mut transmit, mut limit) = (Transmit::default(), None);
+    while server.poll_transmit(now, &mut transmit) {
+        if let Ok(Packet::Control(Control::Feedback(feedback))) = Packet::parse(&transmit.control) {
+            limit = Some(feedback.offset_limit);
+        }
+    }
+    limit.unwrap()
+}
+
+#[test]
+fn more_than_a_gigabyte_is_offered_only_to_a_peer_whose_packets_tell_where_they_belong() {
+    let mut config = config(SocketKind::Stream, true);
+    config.receive_window_bytes = 1 << 36;
+    let (_, mut server) = open_with(&config);
+    let take = |server: &mut Connection, packet: &[u8]| {
+        server.handle_datagram(time_ms(2), time_ms(2), packet)
+    };
+    // As version 0.1.0 sends them: position 11, and a number without meaning.
+    take(&mut server, &data(0, 0, 1_000)).unwrap();
+    assert_eq!(offset_limit(&mut server, time_ms(2)), 1 << 30);
+    refused(
+        &mut server,
+        &data(2, 1 << 30, 1_000),
+        Misbehaviour::BeyondWindow,
+    );
+    // Position 10, and the upper bits of the offset in the number's place.
+    let wide = |number: u32, offset: u64| {
+        let mut packet = data(number, (offset & 0xffff_ffff) as u32, 1_000);
+        let word1 = 0xa000_0000 | (offset >> 32) as u32;
+        packet[4..8].copy_from_slice(&word1.to_be_bytes());
+        packet
+    };
+    take(&mut server, &wide(1, 1_000)).unwrap();
+    assert_eq!(offset_limit(&mut server, time_ms(3)), 1 << 36);
+    for (number, offset) in [(9_000_000, 13 << 30), (4_000_000, 6 << 30)] {
+        let taken = take(&mut server, &wide(number, offset));
+        assert!(
+            matches!(taken, Ok(Received::Data(placement)) if placement.position == offset),
+            "{taken:?}"
+        );
+    }
+    let beyond = wide(9_000_001, 1 << 36);
+    refused(&mut server, &beyond, Misbehaviour::BeyondWindow);
 }
 
 #[test]
