@@ -63,6 +63,8 @@ pub struct Host {
     pub memlock: Option<u64>,
     /// Open files, the most that may be asked for.
     pub files: Option<u64>,
+    /// The kernel can confine what receives files to the target (Landlock).
+    pub confines: bool,
 }
 
 /// How a check went.
@@ -129,6 +131,7 @@ impl Host {
             )),
             memlock: limits.locked_bytes,
             files: limits.open_files,
+            confines: haul_io::confine::is_supported(),
         }
     }
 
@@ -200,6 +203,7 @@ pub fn examine(host: &Host, target: &Target) -> Vec<Finding> {
     findings.push(memlock(host));
     findings.push(files(host));
     findings.push(counters(host));
+    findings.push(confinement(host));
     findings
 }
 
@@ -506,6 +510,16 @@ fn files(host: &Host) -> Finding {
     }
 }
 
+fn confinement(host: &Host) -> Finding {
+    let why = "a second guard that nothing is written outside the target: Linux 5.19 and later, with landlock in the boot \
+               parameter lsm= if that is set";
+    let (level, found) = match host.confines {
+        true => (Level::Ok, "on"),
+        false => (Level::Advice, "not there"),
+    };
+    finding("Landlock", level, found.into(), why, None)
+}
+
 fn counters(host: &Host) -> Finding {
     let name = "kernel.perf_event_paranoid";
     let why = "above 2 the processor's counters are for root alone; benches then tell no cycles and cache misses";
@@ -558,6 +572,7 @@ mod tests {
             clock: Some("tsc".into()),
             memlock: None,
             files: Some(1 << 20),
+            confines: true,
         }
     }
 

@@ -2,6 +2,7 @@
 
 pub mod address;
 pub mod clock;
+pub mod confine;
 pub mod error;
 pub mod file;
 pub mod hole;

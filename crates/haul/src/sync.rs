@@ -203,7 +203,8 @@ pub fn delete(
         (Source::Local, None) => Outcome::default(),
         (Source::Remote, _) => {
             let dir = Dir::open(&pair.here).map_err(|error| cannot_open(&error))?;
-            delete::delete(&Tree::new(dir, [0; 8]), extra)
+            let tree = Tree::new(dir, [0; 8]);
+            delete::delete(&tree, extra).map_err(|error| Fault::system(&error))?
         }
     };
     let full = full.iter().map(|path| path.as_bytes().to_vec());

@@ -361,6 +361,82 @@ fn servers_and_gateways_leave_no_core_dump() {
     }
 }
 
+/// The forms in which a private key below `dir` could be seen: pieces of its base64, and of its
+/// bytes in hexadecimal and in decimal.
+fn secrets_below(dir: &std::path::Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            found.extend(secrets_below(&path));
+            continue;
+        }
+        let content = String::from_utf8_lossy(&std::fs::read(&path).unwrap()).into_owned();
+        let Some((_, rest)) = content.split_once("PRIVATE KEY-----") else {
+            continue;
+        };
+        let body: String = rest
+            .split("-----")
+            .next()
+            .unwrap()
+            .split_whitespace()
+            .collect();
+        let bytes = base64::Engine::decode(&base64::prelude::BASE64_STANDARD, &body).unwrap();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        // What comes before is the same in each key.
+        for piece in [&body[24..48], &hex[32..56]] {
+            found.push(piece.to_owned());
+        }
+        let decimal = bytes[16..24].iter().map(|byte| format!("{byte}, "));
+        found.push(decimal.collect());
+    }
+    found
+}
+
+#[test]
+fn no_output_and_no_argument_has_a_private_key_in_it() {
+    let site = Site::start("read,write", &["--log-json"]);
+    site.trust();
+    let client = site.client();
+    make_file(&site.place.client("big"), 8 * MIB, 3);
+    let from = text(&site.place.client("big"));
+    let to = site.server.at("");
+    let send = ["send", "--json-stream", "--rate=40Mbit", &from, &to];
+    let running = client.start(&send);
+    running.wait_for_bytes(1 << 20);
+    let mut seen = vec![
+        crate::support::read_text(&format!("/proc/{}/cmdline", running.pid())),
+        crate::support::read_text(&format!("/proc/{}/cmdline", site.server.pid())),
+    ];
+    let mut note = |ended: Ended| seen.extend([ended.stdout, ended.stderr]);
+    note(running.end());
+    let into = text(&site.place.client("in/"));
+    let (here, nobody) = (format!("{}big", site.server.at("")), "--key=/dev/null");
+    let nowhere = site.server.at("no/such/directory");
+    let commands: [&[&str]; 9] = [
+        &["key"],
+        &["key", "show"],
+        &["key", "new"],
+        &["key", "list"],
+        &["get", "--json", &here, &into],
+        &["ls", "-R", "--json-stream", &to],
+        &["send", &from, &nowhere],
+        &["send", nobody, &from, &to],
+        &["doctor", "--json"],
+    ];
+    for command in commands {
+        note(client.haul(command));
+    }
+    seen.extend(site.server.log());
+    let secrets = secrets_below(&site.place.outside(""));
+    assert!(secrets.len() >= 6, "the keys of both ends: {secrets:?}");
+    for secret in secrets {
+        for text in &seen {
+            assert!(!text.contains(&secret), "{secret} is in {text}");
+        }
+    }
+}
+
 #[test]
 fn a_shared_key_is_enough_for_both_ends() {
     let place = Place::new();

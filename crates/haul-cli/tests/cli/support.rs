@@ -386,6 +386,10 @@ pub(crate) fn haul<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Ended 
 
 impl Client {
     /// What it has printed on stdout so far.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     pub(crate) fn stdout(&self) -> String {
         self.stdout.lock().unwrap().clone()
     }
@@ -596,7 +600,7 @@ impl Drop for Disk {
     }
 }
 
-fn read_text(path: &str) -> String {
+pub(crate) fn read_text(path: &str) -> String {
     std::fs::read_to_string(path).unwrap()
 }
 

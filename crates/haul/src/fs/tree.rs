@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_io::file::Dir;
@@ -89,6 +90,25 @@ impl Tree {
             open: Mutex::default(),
             touched: Mutex::default(),
         }
+    }
+
+    /// Runs `work` on a thread that changes nothing outside the tree, whatever paths it is led to,
+    /// where the kernel sees to that: a second guard, beside the way in which paths are resolved
+    /// here. The threads that it starts are like it.
+    ///
+    /// # Errors
+    /// The system has no thread.
+    pub(crate) fn confined<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        let work = || {
+            // Older kernels have no such guard.
+            let _ = haul_io::confine::write_beneath(&*self.root);
+            work()
+        };
+        std::thread::scope(|scope| {
+            let builder = std::thread::Builder::new().name("haul-files".into());
+            let thread = builder.spawn_scoped(scope, work)?;
+            Ok(thread.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
     }
 
     /// Opens a directory of the tree.

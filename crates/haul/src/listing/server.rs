@@ -152,7 +152,8 @@ fn remove(tree: &Tree, delete: Delete) -> Result<Deleted, Fault> {
             false => Ok(entry),
         }
     });
-    let outcome = delete::delete(tree, entries.collect::<Result<Vec<_>, Fault>>()?);
+    let entries = entries.collect::<Result<Vec<_>, Fault>>()?;
+    let outcome = delete::delete(tree, entries).map_err(|error| Fault::system(&error))?;
     let failures = outcome.failures.into_iter();
     Ok(Deleted {
         count: outcome.deleted,

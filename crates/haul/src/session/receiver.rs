@@ -61,9 +61,13 @@ pub(crate) fn run(
     let meter = Meter::start();
     let carrier = Carrier::new(&opening);
     let mut moved = (0, 0);
-    let result = receive(
-        link, first, root, terms, opening, observer, &carrier, meter, outcome, &mut moved,
-    );
+    let tree = root.tree();
+    let result = tree.confined(|| {
+        receive(
+            link, first, root, terms, opening, observer, &carrier, meter, outcome, &mut moved,
+        )
+    });
+    let result = result.unwrap_or_else(|error| Err(Fault::system(&error)));
     carrier.close();
     if let Err(fault) = &result {
         link.report(fault);
