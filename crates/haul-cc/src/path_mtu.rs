@@ -42,6 +42,9 @@ pub struct PathMtu {
     /// count.
     number: u16,
     raise_at: Option<Time>,
+    /// The longest probe of the latest search, a raise that ended with no answer to it: that may
+    /// be on its way. 0: none.
+    unanswered: u32,
     /// No check begins before.
     rests_until: Time,
     /// The latest check drew no answer at all.
@@ -94,6 +97,7 @@ impl PathMtu {
             search: None,
             number: 0,
             raise_at: (current < max).then_some(Time::ZERO),
+            unanswered: 0,
             rests_until: Time::ZERO,
             is_silent: false,
             fell: Time::ZERO,
@@ -127,7 +131,7 @@ impl PathMtu {
     /// Stops probing longer sizes: packets travel in IP fragments from now on, so an answer would
     /// be no evidence of the path MTU.
     pub fn stop_raising(&mut self) {
-        (self.max, self.raise_at) = (self.current, None);
+        (self.max, self.raise_at, self.unanswered) = (self.current, None, 0);
         self.search = self
             .search
             .filter(|search| search.purpose != Purpose::Raise);
@@ -157,6 +161,7 @@ impl PathMtu {
         };
         let falls = match &mut search.purpose {
             Purpose::Raise if search.rounds >= ROUNDS => {
+                self.unanswered = search.longest;
                 self.settle(now);
                 return false;
             }
@@ -206,8 +211,17 @@ impl PathMtu {
     /// Takes the peer's answer to a probe. Returns whether the size in use has risen.
     pub fn handle_answer(&mut self, now: Time, number: u32) -> bool {
         let (of, size) = (number >> 16, number & 0xffff);
-        let Some(search) = self.search.as_mut().filter(|_| of == self.number.into()) else {
+        if of != self.number.into() {
             return false;
+        }
+        let Some(search) = self.search.as_mut() else {
+            // Nobody knew how long a round trip takes here.
+            let rises = size > self.current && size <= self.unanswered;
+            if rises {
+                self.current = size;
+                self.settle(now);
+            }
+            return rises;
         };
         self.is_silent = false;
         let is_longest = size == search.longest;
@@ -243,7 +257,7 @@ impl PathMtu {
         else {
             return false;
         };
-        (self.current, self.fell) = (mtu, now);
+        (self.current, self.fell, self.unanswered) = (mtu, now, 0);
         self.settle(now);
         true
     }
@@ -261,7 +275,7 @@ impl PathMtu {
     }
 
     fn begin(&mut self, now: Time, purpose: Purpose, longest: u32) {
-        self.number = self.number.wrapping_add(1);
+        (self.number, self.unanswered) = (self.number.wrapping_add(1), 0);
         if purpose == Purpose::Raise {
             self.raise_at = None;
             if longest <= self.current {

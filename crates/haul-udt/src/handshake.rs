@@ -36,7 +36,15 @@ pub(crate) struct Opening {
     deadline: Time,
     /// When to send the next request.
     due: Time,
-    sent: Option<Time>,
+    sent: Sent,
+}
+
+/// How often this request was sent: the answer to one that was repeated measures no round trip.
+#[derive(Debug, Clone, Copy)]
+enum Sent {
+    Not,
+    Once(Time),
+    Again,
 }
 
 /// Where a handshake packet has its offer.
@@ -142,7 +150,7 @@ impl Opening {
             sent_offer: [0; 8],
             deadline: now.after(config.connect_timeout_ns),
             due: now,
-            sent: None,
+            sent: Sent::Not,
         }
     }
 
@@ -159,8 +167,10 @@ impl Opening {
         if now < self.due {
             return false;
         }
-        // A repeated request would make the round-trip time ambiguous.
-        self.sent = self.sent.is_none().then_some(now);
+        self.sent = match self.sent {
+            Sent::Not => Sent::Once(now),
+            Sent::Once(_) | Sent::Again => Sent::Again,
+        };
         self.due = now.after(RETRY_NS);
         ControlWriter::new(out, self.destination).handshake(&self.body, self.offer);
         if let Some(offer) = out.get(OFFER) {
@@ -221,7 +231,7 @@ impl Opening {
                 self.body.request = RequestKind::Conclusion;
                 self.body.cookie = answer.cookie;
                 self.due = now;
-                self.sent = None;
+                self.sent = Sent::Not;
                 Ok(None)
             }
             (RequestKind::Conclusion, RequestKind::Conclusion) => {
@@ -254,7 +264,7 @@ impl Opening {
                 self.destination = answer.socket;
                 self.met = Some(*answer);
                 self.due = now;
-                self.sent = None;
+                self.sent = Sent::Not;
                 Ok(None)
             }
             (_, RequestKind::Conclusion | RequestKind::Agreement) => {
@@ -278,7 +288,10 @@ impl Opening {
             params,
             peer: answer.socket,
             peer_initial: answer.initial.get(),
-            rtt_ns: self.sent.map(|sent| now.since(sent)),
+            rtt_ns: match self.sent {
+                Sent::Once(at) => Some(now.since(at)),
+                Sent::Not | Sent::Again => None,
+            },
         })
     }
 

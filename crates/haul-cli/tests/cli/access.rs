@@ -395,7 +395,7 @@ fn secrets_below(dir: &std::path::Path) -> Vec<String> {
 
 #[test]
 fn no_output_and_no_argument_has_a_private_key_in_it() {
-    let site = Site::start("read,write", &["--log-json"]);
+    let site = Site::start("", &[]);
     site.trust();
     let client = site.client();
     make_file(&site.place.client("big"), 8 * MIB, 3);

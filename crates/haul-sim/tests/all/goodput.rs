@@ -241,6 +241,26 @@ fn hosts_that_stall_at_random_lose_little_more_than_the_time() {
     measure(cells);
 }
 
+/// Its requests are repeated every 250 ms, and any of them may be the one that was answered.
+#[test]
+fn a_handshake_over_a_long_path_measures_no_round_trip_that_is_too_short() {
+    for rtt_ms in (50..2_000).step_by(90) {
+        let mut world = World::new(&scenario::plain(10_000_000, rtt_ms, 0.0), rtt_ms);
+        let flow = world.add(Flow {
+            stream_bytes: [1_000_000, 0],
+            ..Flow::default()
+        });
+        world.run_until(Time::from_ns(60 * SECOND_NS));
+        let stats = world.host(flow, 0).and_then(|host| host.connection.stats());
+        let measured_ns = stats.expect("the connection is open").rtt_min_ns;
+        let range = rtt_ms * MILLISECOND_NS..(rtt_ms + 20) * MILLISECOND_NS;
+        assert!(
+            range.contains(&measured_ns),
+            "{rtt_ms} ms: {measured_ns} ns"
+        );
+    }
+}
+
 #[test]
 fn lost_feedback_costs_nothing() {
     let mut cell = lossy(50, 0.0);

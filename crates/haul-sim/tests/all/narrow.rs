@@ -97,6 +97,16 @@ fn longer_packets_are_used_where_they_fit_and_only_there() {
     assert_eq!(size, 1_500, "narrowed in mid-transfer");
 }
 
+/// The handshake has measured no round-trip time if its requests were repeated.
+#[test]
+fn longer_packets_are_found_on_the_longest_paths() {
+    for rtt_ms in [300, 500, 700, 1_500] {
+        let path = scenario::plain(RATE_BPS, rtt_ms, 0.0);
+        let (_, _, size) = run(&path, stream(9_000, 40_000_000), &[], 1);
+        assert_eq!(size, 9_000, "{rtt_ms} ms");
+    }
+}
+
 #[test]
 fn a_lossy_path_keeps_its_packets_long() {
     for (seed, loss) in (1..).zip([0.01, 0.05, 0.1, 0.2]) {

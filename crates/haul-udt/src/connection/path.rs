@@ -2,7 +2,7 @@
 
 use haul_cc::Time;
 use haul_cc::path_mtu::{BASE, START};
-use haul_cc::time::MILLISECOND_NS;
+use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
 
 use super::established::Established;
 use crate::config::{HEADER, payload_len};
@@ -10,6 +10,8 @@ use crate::wire::ControlWriter;
 
 /// Beyond four round trips: how long nothing is acknowledged before the path's MTU is suspected.
 const SUSPECT_NS: u64 = 300 * MILLISECOND_NS;
+/// The same while no round trip was measured: those of satellites take a second and more.
+const SUSPECT_NS_UNKNOWN: u64 = 3 * SECOND_NS;
 /// Probes of the peer that wait for their answers; a raise sends fewer.
 const ANSWERS_MAX: usize = 32;
 /// A stream that sends less is not worth probes of a longer packet.
@@ -23,7 +25,10 @@ impl Established {
     }
 
     fn suspect_ns(&self) -> u64 {
-        SUSPECT_NS + 4 * self.rtt.smoothed_ns()
+        match self.rtt.is_sampled() {
+            true => SUSPECT_NS + 4 * self.rtt.smoothed_ns(),
+            false => SUSPECT_NS_UNKNOWN,
+        }
     }
 
     pub(super) fn wants_fragments(&self, now: Time) -> bool {
