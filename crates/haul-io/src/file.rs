@@ -220,6 +220,13 @@ impl Dir {
     }
 }
 
+/// Begins to read the first `len` bytes of the file from the disk, and waits for nothing of it. A
+/// file system that cannot do that ignores it.
+pub fn start_reading(file: &impl AsFd, len: u64) {
+    let len = std::num::NonZeroU64::new(len);
+    let _ = rustix::fs::fadvise(file, 0, len, rustix::fs::Advice::WillNeed);
+}
+
 /// Begins to write what of the file is not on the disk yet, and waits for nothing of it. What
 /// cannot be written shows when the file is synchronised.
 pub fn start_writeback(file: &impl AsFd) {

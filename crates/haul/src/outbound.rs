@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-use haul_io::file::Dir;
+use haul_io::file::{Dir, start_reading};
 use haul_soft::bulk::{Extent, FileRange, Source};
 
 use crate::early::Prefix;
@@ -29,6 +29,10 @@ use crate::{lock, read, write};
 const SMALLS_KEPT: usize = 16 << 20;
 /// … of which each counts as so many more: the maps and the allocator take them.
 const SMALL_OVERHEAD: usize = 256;
+/// Small files are fetched from the disk so many bytes before the channel takes them, …
+const AHEAD_BYTES: u64 = 32 << 20;
+/// … and where that is done, it is looked so often how far the channel has come.
+const AHEAD_EVERY: Duration = Duration::from_millis(2);
 /// Files that failed and whose blocks are known: more than a receiver has open, because it may
 /// finish some before it reads of their failure.
 const FAILED_KEPT: usize = 4 * FILES_OPEN;
@@ -109,6 +113,18 @@ impl Offered {
             Fault::file(&format!("cannot read '{}'", self.entry.shown()), &error)
         })?;
         SourceFile::offered(file, &self.entry)
+    }
+
+    /// Begins to read a small file that is not open.
+    fn fetch(&self) {
+        if let Origin::Member { root, skip } = &self.origin {
+            let path = &self.entry.path.as_bytes()[*skip..];
+            let path = Path::new(std::ffi::OsStr::from_bytes(path));
+            // Whoever reads it tells what is wrong with it.
+            if let Ok(file) = root.open_file(path) {
+                start_reading(&file, self.entry.data());
+            }
+        }
     }
 
     /// Reads a small file whole.
@@ -561,6 +577,37 @@ impl FileSource {
                 .changed
                 .wait(gate)
                 .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Has the disk read small files before the channel takes them, until the space is complete:
+    /// many at a time, where the channel would wait for each.
+    pub(crate) fn fetch_ahead(&self) {
+        let mut index = 0;
+        let mut gate = lock(&self.gate);
+        while !gate.complete {
+            let next = read(&self.space)
+                .run(&mut index)
+                .map(|placed| placed.segment);
+            let Some(segment) = next else {
+                gate = self
+                    .changed
+                    .wait(gate)
+                    .unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            if segment.start > self.taken() + AHEAD_BYTES {
+                let waited = self.changed.wait_timeout(gate, AHEAD_EVERY);
+                (gate, _) = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            drop(gate);
+            index += 1;
+            let offered = self.get(segment.file);
+            if let Some(offered) = offered.filter(|offered| offered.entry.is_small()) {
+                offered.fetch();
+            }
+            gate = lock(&self.gate);
         }
     }
 

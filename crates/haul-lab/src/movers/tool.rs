@@ -42,7 +42,7 @@ pub(super) enum Direction {
 /// Where everything is in one run.
 #[derive(Debug)]
 pub(super) struct Site<'a> {
-    /// The working directory of the measurement: `sets` and `target` are in it.
+    /// The working directory of the measurement: `sets` and `targets` are in it.
     pub(super) work: &'a Path,
     pub(super) source: &'a Path,
     /// The parent directory of the copy.
@@ -102,7 +102,7 @@ pub(super) const ALL: [Mover; 15] = [
         needs: &[],
         server: SERVE_SEALED,
         direction: Direction::Push,
-        script: r#"exec "$haul" send --quiet --shared-key "$work/shared.pem" "$source" "haul://$LAB_B/target/""#,
+        script: r#"exec "$haul" send --quiet --shared-key "$work/shared.pem" "$source" "haul://$LAB_B/${target#"$work"/}/""#,
     },
     Mover {
         name: "haul-send-plain",
@@ -110,7 +110,7 @@ pub(super) const ALL: [Mover; 15] = [
         needs: &[],
         server: SERVE_PLAIN,
         direction: Direction::Push,
-        script: r#"exec "$haul" send --quiet --allow-insecure "$source" "haul://$LAB_B/target/""#,
+        script: r#"exec "$haul" send --quiet --allow-insecure "$source" "haul://$LAB_B/${target#"$work"/}/""#,
     },
     Mover {
         name: "haul-get",
@@ -134,7 +134,7 @@ pub(super) const ALL: [Mover; 15] = [
         needs: &[],
         server: SERVE_SEALED,
         direction: Direction::Push,
-        script: r#"exec "$haul" sync --quiet --delta --shared-key "$work/shared.pem" "$source" "haul://$LAB_B/target/""#,
+        script: r#"exec "$haul" sync --quiet --delta --shared-key "$work/shared.pem" "$source" "haul://$LAB_B/${target#"$work"/}/""#,
     },
     Mover {
         name: "haul-ssh",

@@ -2,7 +2,8 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
 use haul_report::machine;
@@ -24,7 +25,7 @@ const READY: Duration = Duration::from_secs(10);
 pub(super) struct Trials<'a> {
     pub(super) runner: &'a Runner<'a>,
     pub(super) rate_bps: u64,
-    /// Where `sets` and `target` are.
+    /// Where `sets` and `targets` are.
     pub(super) work: PathBuf,
     pub(super) cold: bool,
 }
@@ -61,9 +62,8 @@ impl Trials<'_> {
             run.outcome = Outcome::NotRun(why);
             return Ok(run);
         }
-        let target = self.work.join("target");
+        let target = self.target()?;
         let source = self.work.join(&made.path);
-        empty(&target)?;
         let copy = target.join(source.file_name().unwrap_or_default());
         sets::prepare(cell.set, &source, &copy)?;
         self.drop_caches()?;
@@ -90,6 +90,27 @@ impl Trials<'_> {
             }
         }
         Ok(run)
+    }
+
+    /// Makes a directory for a copy, and removes the copy before it.
+    ///
+    /// ext4 does not use inodes again that were freed in the last minutes, and looks at each of
+    /// them for every new file: a mover of many files would pay for the copy that was removed
+    /// before it began. So each copy is put elsewhere on the disk, as top directories are.
+    fn target(&self) -> Result<PathBuf> {
+        let targets = self.work.join("targets");
+        empty(&targets)?;
+        // Other file systems know no such mark, and have no need of it.
+        let mut spread = Command::new("chattr");
+        let _ = spread
+            .arg("+T")
+            .arg(&targets)
+            .stderr(Stdio::null())
+            .status();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
+        let target = targets.join(format!("{}", now.as_nanos()));
+        fs::create_dir(&target).with_context(|| format!("cannot make {}", target.display()))?;
+        Ok(target)
     }
 
     fn timed(

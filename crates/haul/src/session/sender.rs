@@ -254,6 +254,8 @@ pub(crate) fn run(
             early,
             ..Session::new(link, source, binding, carrier, observer, meter)
         };
+        // Without it files are read all the same.
+        let _ = spawn(scope, "haul-fetch", || source.fetch_ahead());
         let result = spawn(scope, "haul-send", send)
             .and_then(|()| spawn(scope, "haul-hash", hash))
             .and_then(|()| session.converse(catalogue.scan, &happened, outcome))
