@@ -42,6 +42,7 @@ fn ruleset() -> Result<RulesetCreated, RulesetError> {
 }
 
 #[cfg(test)]
+#[expect(clippy::disallowed_types, reason = "files live here")]
 mod tests {
     use super::*;
     use std::fs::{self, File};

@@ -149,7 +149,9 @@ impl Cell {
                 *placed = receiver.rx.placed_bytes;
                 let is_full = step * SECOND_NS as f64 >= 0.9 * ceiling;
                 let rtts = now.as_ns() as f64 / self.rtt_ns as f64;
-                figures.ramp_rtts = figures.ramp_rtts.or(is_full.then_some(rtts));
+                if is_full {
+                    figures.ramp_rtts.get_or_insert(rtts);
+                }
                 let sent = stats.sent.payload_bytes - stats.sent.resent_bytes;
                 let kept = (sent - sender.connection.released()) as f64 / self.bdp_bytes();
                 figures.kept_most = figures.kept_most.max(kept);

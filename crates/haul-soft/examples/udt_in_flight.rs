@@ -1,8 +1,9 @@
-//! What a packet costs both ends of the protocol core by the number of packets in flight: `in_flight
-//! [LOSS]`, in packets lost of those sent. Virtual time, no sockets, no payload; prints nanoseconds
-//! of processor time a packet, sending, receiving and reports together.
+//! What a packet costs both ends of the protocol core by the number of packets in flight:
+//! `udt_in_flight [LOSS]`, in packets lost of those sent. Virtual time, no sockets, no payload;
+//! prints nanoseconds of processor time a packet, sending, receiving and reports together.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a program for developers")]
+#![expect(clippy::disallowed_methods, reason = "it times itself")]
 #![expect(clippy::cast_precision_loss, reason = "figures for people")]
 
 use std::collections::VecDeque;
