@@ -1,6 +1,7 @@
 //! Paths of 1 to 400 Gb/s on virtual time, as docs/congestion.md has them: `grid [chosen|all]
-//! [sealed] [FILTER]`, where FILTER is a part of a cell's name as printed. Prints a line for each
-//! cell as it ends; on as many threads as there are processors.
+//! [sealed] [eight] [FILTER]`, where FILTER is a part of a cell's name as printed. Prints a line for
+//! each cell as it ends, or for each of eight streams that share it; on as many threads as there are
+//! processors.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a program for developers")]
 
@@ -69,7 +70,7 @@ fn main() {
     let has = |word: &str| args.iter().any(|arg| arg == word);
     let filters: Vec<&String> = args
         .iter()
-        .filter(|arg| !["all", "chosen", "sealed"].contains(&arg.as_str()))
+        .filter(|arg| !["all", "chosen", "sealed", "eight"].contains(&arg.as_str()))
         .collect();
     let seal = has("sealed").then(|| Seal {
         secret: Secret::new([7; 32]),
@@ -84,21 +85,24 @@ fn main() {
     println!(
         "cell                                     share  steady   ramp, RTT  resent   queue    kept   packets"
     );
+    let streams = if has("eight") { 8 } else { 1 };
     let cells = Mutex::new(cells.into_iter());
     let work = || {
         while let Some(cell) = { cells.lock().unwrap().next() } {
-            let figures = cell.run(seal.as_ref(), 1, cell.whole_ns(), SEED)[0];
-            println!(
-                "{} {:6.2} % {:6.2} % {:7.1} {:7.3} % {:7.3} {:7.3} {:9}",
-                name(&cell),
-                figures.share * 100.0,
-                figures.steady * 100.0,
-                figures.ramp_rtts.unwrap_or(f64::NAN),
-                figures.resent * 100.0,
-                figures.queue_most,
-                figures.kept_most,
-                figures.packets
-            );
+            let figures = cell.run(seal.as_ref(), streams, cell.whole_ns(), SEED);
+            for figures in figures {
+                println!(
+                    "{} {:6.2} % {:6.2} % {:7.1} {:7.3} % {:7.3} {:7.3} {:9}",
+                    name(&cell),
+                    figures.share * 100.0,
+                    figures.steady * 100.0,
+                    figures.ramp_rtts.unwrap_or(f64::NAN),
+                    figures.resent * 100.0,
+                    figures.queue_most,
+                    figures.kept_most,
+                    figures.packets
+                );
+            }
         }
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from);

@@ -5,9 +5,9 @@
 //! (`haul-netem`); the hosts check UDP's checksum over real bytes, as kernels do, and keep what
 //! arrives to compare it with what was sent.
 //!
-//! Map: [`World`] events and links · [`Cell`] one stream over one path, measured · [`Flow`] what a connection carries · [`Host`] one connection
-//! with its send and receive memory · [`pattern`] the payload · [`scenario`] ready-made paths and
-//! random ones · `sealing` sealed datagrams.
+//! Map: [`World`] events and links · [`Cell`] one stream over one path, measured · [`Flow`] what a
+//! connection carries · [`Host`] one connection with its send and receive memory · [`pattern`] the
+//! payload · [`scenario`] ready-made paths and random ones · `sealing` sealed datagrams.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

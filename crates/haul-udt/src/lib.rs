@@ -8,9 +8,9 @@
 //! [`Connection::poll_transmit`] and [`Connection::poll_event`], then ask
 //! [`Connection::poll_timeout`], before the next one.
 //!
-//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send` packets in
-//! flight · `recv`, `holes`, `slots` arrived packets · `plain`, `estimate` feedback to plain UDT4
-//! peers · `numbering` of sealed datagrams · [`Connection`] ties them together.
+//! Map: [`wire`] bytes to headers · [`Listener`] cookies · `handshake` opening · `send`, `gaps`
+//! packets in flight · `recv`, `holes`, `slots` arrived packets · `plain`, `estimate` feedback to
+//! plain UDT4 peers · `numbering` of sealed datagrams · [`Connection`] ties them together.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
@@ -18,6 +18,7 @@ mod config;
 mod connection;
 mod error;
 mod estimate;
+mod gaps;
 mod handshake;
 mod holes;
 mod joiner;

@@ -56,7 +56,8 @@ pub(crate) struct Numbering {
     previous_until: Option<Time>,
     /// One past the highest number that was opened.
     end: u64,
-    /// Of the numbers below `end`, as many as it has bits: which were opened, by number modulo that.
+    /// Of the numbers below `end`, as many as it has bits: which were opened, by number modulo
+    /// that.
     opened: Box<[u64]>,
     /// When the window was last compared with the time in which its numbers pass, and `end` then.
     compared: (Time, u64),

@@ -4,12 +4,12 @@
 //! where a message was appended), and the caller keeps `released()..` readable.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 
 use haul_cc::Time;
 
 use crate::config::{Params, WINDOW_BYTES_MIN};
 use crate::error::{Error, Misbehaviour, SendError};
+use crate::gaps::Gaps;
 use crate::plain::WINDOW_MIN;
 use crate::seq::Seq;
 use crate::wire::{Data, Feedback, LossRanges, MESSAGE_MAX_PLACEMENT, SocketId, SocketKind};
@@ -936,74 +936,5 @@ impl Delivery {
         } else {
             0
         }
-    }
-}
-
-/// A cursor over the gaps of one feedback, for ascending packet numbers.
-#[derive(Debug, Clone)]
-struct Gaps<'a> {
-    ranges: std::iter::Peekable<GapIter<'a>>,
-    from: u64,
-    to: u64,
-}
-
-#[derive(Debug, Clone)]
-struct GapIter<'a> {
-    losses: LossRanges<'a>,
-    index: usize,
-    near: u64,
-}
-
-impl Iterator for GapIter<'_> {
-    type Item = (u64, u64);
-
-    fn next(&mut self) -> Option<(u64, u64)> {
-        let (first, last, words) = self.losses.range_at(self.index)?;
-        self.index += words;
-        let first = first.extend(self.near);
-        Some((first, last.extend(first)))
-    }
-}
-
-impl<'a> Gaps<'a> {
-    fn new(losses: LossRanges<'a>, from: u64, to: u64) -> Result<Self, Error> {
-        let iter = GapIter {
-            losses,
-            index: 0,
-            near: from,
-        };
-        let mut before = from;
-        for (first, last) in iter.clone() {
-            if first < before || last < first || last >= to {
-                return Err(Error::PeerMisbehaved(Misbehaviour::Feedback));
-            }
-            before = last + 1;
-        }
-        Ok(Self {
-            ranges: iter.peekable(),
-            from,
-            to,
-        })
-    }
-
-    fn covers(&self, number: u64) -> bool {
-        (self.from..self.to).contains(&number)
-    }
-
-    /// The places of the covered ones among `numbers`, which ascend.
-    fn covered_of(&self, numbers: &[u64]) -> Range<usize> {
-        let place = |bound: u64| numbers.partition_point(|&number| number < bound);
-        place(self.from)..place(self.to)
-    }
-
-    /// The feedback does not show that packet `number` has arrived.
-    fn leaves_open(&mut self, number: u64) -> bool {
-        if !self.covers(number) {
-            return true;
-        }
-        while self.ranges.next_if(|&(_, last)| last < number).is_some() {}
-        self.ranges
-            .peek()
-            .is_some_and(|&(first, _)| first <= number)
     }
 }
