@@ -1,7 +1,7 @@
 //! Paths of 1 to 400 Gb/s on virtual time, as docs/congestion.md has them: `grid [chosen|all]
-//! [sealed] [eight] [FILTER]`, where FILTER is a part of a cell's name as printed. Prints a line for
-//! each cell as it ends, or for each of eight streams that share it; on as many threads as there are
-//! processors.
+//! [sealed] [eight] [FILTER]`, where FILTER is a part of a cell's name as printed. Prints a line
+//! for each cell as it ends, or for each of eight streams that share it; on as many threads as
+//! there are processors.
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a program for developers")]
 

@@ -65,7 +65,7 @@ impl Default for Config {
             mtu: 1_500,
             lower_len: 28,
             flight_packets: 1 << 26,
-            receive_window_bytes: 1 << 36,
+            receive_window_bytes: 1 << 40,
             slot_memory_bytes: 32 << 20,
             control: Algorithm::Model,
             control_plain: Algorithm::Daimd,
