@@ -280,7 +280,7 @@ def stunnel(stage, cell, seconds, streams):
 
 
 GRIDFTP = ["globus-gridftp-server", "-control-interface", "127.0.0.1", "-data-interface", "127.0.0.1", "-home-dir", "/",
-           "-threads", "2", "-d", "ALL", "-dc-whitelist", "tcp,gsi,haul", "-allow-root"]
+           "-threads", "2", "-d", "ALL", "-dc-whitelist", "tcp,gsi,udt,haul", "-allow-root"]
 
 # The default is that of a long path; this one is 10 Gb/s at 12 ms.
 RING = "slab=256K;slabs=64"

@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""GridFTP with engines on processors of their own: whose processor time a transfer takes.
+
+    scripts/engines.py [--rounds N] [--mebibytes N] [--haul FILE] [--xio FOLDER] [--out FILE]
+
+Two unmodified GridFTP servers move a file in memory over loopback at MTU 1500, in clear and with Longhaul's driver:
+by its own choice of processors, and with `engine-cpus=1` while all other threads of both servers are bound to processor 0
+(gridftp-offload-2014, section VI.B and figure 4, with a core in the place of its card). Processor time is counted by
+thread: `application` is Globus' threads and the client, `engine` those of the library.
+
+All series take turns. FILE (default: results/engines.txt) gets the medians and the bars. Run it as root on a quiet machine
+with two processors; it needs Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
+"""
+
+import argparse
+import contextlib
+import datetime
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+
+# No folder of compiled files beside the scripts.
+sys.dont_write_bytecode = True
+import trust  # noqa: E402
+
+ROOT = trust.ROOT
+# Names of the library's threads that move data.
+ENGINES = ("haul-rnic-", "haul-read", "haul-write", "haul-stream")
+APPLICATION_CPU, ENGINE_CPU = "0", "1"
+# name: stack, whether engines have a processor of their own
+SERIES = {
+    "Globus TCP": ("", False),
+    "Debian's UDT driver": ("udt", False),
+    "udt": (f"haul:channel=udt;{trust.RING}", False),
+    "udt, engine": (f"haul:channel=udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
+    "iwarp-udt": (f"haul:channel=iwarp-udt;{trust.RING}", False),
+    "iwarp-udt, engine": (f"haul:channel=iwarp-udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
+    "iwarp-tcp": (f"haul:channel=iwarp-tcp;{trust.RING}", False),
+    "iwarp-tcp, engine": (f"haul:channel=iwarp-tcp;{trust.RING};engine-cpus={ENGINE_CPU}", True),
+}
+
+
+class Threads(threading.Thread):
+    """Watches the threads of processes and of their children: the processor time of each when it was last seen."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.roots, self.seen, self.over = [], {}, threading.Event()
+
+    def run(self):
+        while not self.over.wait(0.01):
+            for root in self.roots:
+                self.look(root)
+
+    def look(self, pid):
+        with contextlib.suppress(OSError, ValueError):
+            for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+                fields = rest.split()
+                self.seen[task.name] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+                for child in (task / "children").read_text().split():
+                    self.look(int(child))
+
+    def seconds(self):
+        """Of the application, of engines."""
+        engines = [cpu for name, cpu in self.seen.values() if name.startswith(ENGINES)]
+        return sum(cpu for _, cpu in self.seen.values()) - sum(engines), sum(engines)
+
+
+class Stage(trust.Stage):
+    """As the other one, with the processors of its servers, whose threads are watched."""
+
+    def __init__(self, programs, folder, is_bound):
+        super().__init__(programs, folder)
+        self.is_bound, self.threads = is_bound, Threads()
+
+    def file(self):
+        return pathlib.Path(self.programs["file"])
+
+    def serve(self, host, port, *command, **variables):
+        # The driver's threads choose their processor themselves, and may use all.
+        super().serve(host, port, *command, **variables)
+        self.threads.roots.append(self.servers[-1].pid)
+
+    def run(self, host, *command, **variables):
+        self.threads.start()
+        binder = threading.Thread(target=self.bind, daemon=True)
+        binder.start()
+        out = super().run(host, *command, **variables)
+        self.threads.over.set()
+        self.threads.join()
+        return out
+
+    def bind(self):
+        """Binds each thread that is no engine to the application's processor, as soon as it is there."""
+        bound = set()
+        while self.is_bound and not self.threads.over.wait(0.005):
+            for thread, (name, _) in list(self.threads.seen.items()):
+                if thread not in bound and not name.startswith(ENGINES):
+                    with contextlib.suppress(OSError):
+                        os.sched_setaffinity(int(thread), {int(APPLICATION_CPU)})
+                    bound.add(thread)
+
+
+def measure(programs, stack, is_bound):
+    with tempfile.TemporaryDirectory(prefix="engines-") as folder:
+        with Stage(programs, pathlib.Path(folder), is_bound) as stage:
+            found = trust.gridftp(stage, {"mtu": 1500}, stack, False)
+            application, engine = stage.threads.seconds()
+    gigabytes = programs["file"].stat().st_size / trust.GIGA
+    return {"gbps": found["gbps"], "application": application / gigabytes, "engine": engine / gigabytes}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--mebibytes", type=int, default=2048)
+    parser.add_argument("--haul", type=pathlib.Path, default=ROOT / "target/release/haul")
+    parser.add_argument("--xio", type=pathlib.Path, default=ROOT / "target/xio")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/engines.txt")
+    options = parser.parse_args()
+    file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
+    programs = {"haul": options.haul, "xio": options.xio, "file": file}
+    runs, failures = {name: [] for name in SERIES}, {}
+    try:
+        with open(file, "wb") as source:
+            for _ in range(options.mebibytes):
+                source.write(os.urandom(1 << 20))
+        for turn in range(options.rounds):
+            for name, (stack, is_bound) in SERIES.items():
+                try:
+                    run = measure(programs, stack, is_bound)
+                    runs[name].append(run)
+                    print(f"{turn + 1}/{options.rounds} {name}: {run}", flush=True)
+                except trust.Failed as error:
+                    failures[name] = str(error)
+                    print(f"{name}: {error}", file=sys.stderr)
+    finally:
+        file.unlink(missing_ok=True)
+    text, missed = report(runs, failures, options)
+    options.out.write_text(text)
+    print(text, end="")
+    return int(missed)
+
+
+def report(runs, failures, options):
+    model = next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
+    commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
+    lines = [
+        f"`scripts/engines.py`, {datetime.date.today()}, commit {commit.stdout.strip()}",
+        f"{os.cpu_count()} cores of {model}, Linux {platform.release()}; {options.mebibytes} MiB from memory to memory, loopback,"
+        f" MTU 1500; medians of {options.rounds}.",
+        "CPU: seconds for 10^9 bytes, of both servers. Engine: the library's threads; bound to processor 1 in the rows so named,",
+        "where all other threads are bound to processor 0.",
+        "",
+        f"{'':22} {'Gb/s':>6} {'application':>12} {'engine':>8} {'all':>8}  Gb/s of each run",
+    ]
+    medians = {}
+    for name, found in runs.items():
+        if not found:
+            lines.append(f"{name:22} not run: {failures.get(name, '')[:120]}")
+            continue
+        one = medians[name] = {key: statistics.median(run[key] for run in found) for key in found[0]}
+        each = " ".join(f"{run['gbps']:.2f}" for run in found)
+        total = one["application"] + one["engine"]
+        lines.append(f"{name:22} {one['gbps']:6.2f} {one['application']:12.3f} {one['engine']:8.3f} {total:8.3f}  {each}")
+    lines += ["", f"{'bar':90} {'value':>6}  verdict"]
+    missed = False
+
+    def judge(words, over, under, most):
+        nonlocal missed
+        value = over / under if over and under else None
+        is_met = value is not None and value <= most
+        shown = "-" if value is None else f"{value:.2f}"
+        verdict = "met" if is_met else "not judged" if value is None else "MISSED"
+        lines.append(f"{words:90} {shown:>6}  {verdict}")
+        missed |= not is_met
+
+    def cpu(name, *kinds):
+        return sum(medians[name][kind] for kind in kinds) if name in medians else None
+
+    both = ("application", "engine")
+    for channel in ("udt", "iwarp-udt", "iwarp-tcp"):
+        own = f"{channel}, engine"
+        judge(f"{own}: application / all without engine CPUs, at most 0.4", cpu(own, "application"), cpu(channel, *both), 0.4)
+        judge(f"{own}: all / all without engine CPUs, at most 1.25", cpu(own, *both), cpu(channel, *both), 1.25)
+    judge("udt, engine: application / all of Debian's UDT driver, at most 0.1", cpu("udt, engine", "application"),
+          cpu("Debian's UDT driver", *both), 0.1)
+    return "\n".join(lines) + "\n", missed
+
+
+if __name__ == "__main__":
+    sys.exit(main())
