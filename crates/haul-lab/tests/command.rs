@@ -352,7 +352,7 @@ const QUICK_HAUL: &str = r#"#!/bin/sh
 case $1 in
   key) touch "$4" ;;
   serve) exec nc -l -k "$4" 4725 ;;
-  send) cp -a "$5" "${0%/*}/copies/target/" ;;
+  send) cp -a "$5" "${0%/*}/copies/${6#haul://*/}" ;;
 esac
 "#;
 

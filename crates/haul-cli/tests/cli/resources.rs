@@ -2,12 +2,13 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::odd::rounds;
 use crate::support::{
-    Disk, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited, text,
+    Disk, Ended, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited, text,
     wait_until,
 };
 
@@ -132,6 +133,108 @@ fn with_little_memory_a_transfer_works_or_says_why_not() {
     }
     println!("{worked} of {all} worked");
     assert!(worked > 1, "{worked} of {all} worked");
+}
+
+/// Processes that may have so many threads together: a control group.
+struct Group(PathBuf);
+
+impl Group {
+    /// `None` where this process may not make one.
+    fn new() -> Option<Self> {
+        let name = format!("haul-test-{}", std::process::id());
+        let groups = ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"].map(|at| Path::new(at).join(&name));
+        groups.into_iter().find_map(|folder| {
+            std::fs::create_dir(&folder).ok()?;
+            let group = Self(folder);
+            group.0.join("pids.max").exists().then_some(group)
+        })
+    }
+
+    fn limit(&self, threads: impl std::fmt::Display) {
+        std::fs::write(self.0.join("pids.max"), threads.to_string()).unwrap();
+    }
+
+    fn threads(&self) -> u32 {
+        let current = std::fs::read_to_string(self.0.join("pids.current")).unwrap();
+        current.trim().parse().unwrap()
+    }
+
+    /// `haul` in this group.
+    fn program(&self) -> Command {
+        let mut shell = Command::new("sh");
+        let procs = text(&self.0.join("cgroup.procs"));
+        shell.args(["-c", &format!(r#"echo $$ > {procs} && exec "$0" "$@""#)]);
+        shell.arg(env!("CARGO_BIN_EXE_haul"));
+        shell
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // Its last process has just ended, and the kernel may not have noticed.
+        for _ in 0..100 {
+            if std::fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn with_few_threads_at_either_end_a_transfer_works_or_says_why_not() {
+    let Some(group) = Group::new() else {
+        println!("SKIPPED: this process may not make a control group with a limit of threads");
+        return;
+    };
+    let place = Place::new();
+    let content = make_file(&place.client("a"), 3 * MIB, 1);
+    let send = |channel: &str, to: &str| {
+        let from = text(&place.client("a"));
+        let options = ["--recheck", "--give-up-after=2s", channel];
+        let words = [&["send"], &options[..], &[&from, to]].concat();
+        words.into_iter().map(str::to_owned).collect::<Vec<_>>()
+    };
+    let (mut worked, mut failed) = (0, 0);
+    let mut judge = |ended: Ended, shown: &str| {
+        assert!(!ended.stderr.contains("panicked"), "{shown}: {ended:?}");
+        if ended.code == Some(0) {
+            worked += 1;
+            assert!(read_file(&place.server("a")) == content, "{shown}");
+        } else {
+            failed += 1;
+            let last = ended.stderr.lines().next_back().unwrap_or_default();
+            assert!(last.starts_with("haul: "), "{shown}: {ended:?}");
+        }
+    };
+    let server = place.serve();
+    for threads in [1, 2, 3, 4, 6, 8, 12, 16, 32] {
+        for channel in ["--channel=udt", "--channel=tcp"] {
+            group.limit(threads);
+            let ended = start_as(group.program(), send(channel, &server.at(""))).end();
+            judge(ended, &format!("{threads} threads, {channel}"));
+        }
+    }
+    group.limit("max");
+    let dir = text(&place.server(""));
+    let server = Server::spawn_as(
+        group.program(),
+        ["serve", &dir, "--listen", "127.0.0.1:0", "--allow-insecure"],
+    );
+    for more in [0, 1, 2, 3, 4, 6, 8, 12, 16, 32] {
+        for channel in ["--channel=udt", "--channel=tcp"] {
+            group.limit(group.threads() + more);
+            let ended = haul(send(channel, &server.at("")));
+            judge(ended, &format!("{more} threads more of the server, {channel}"));
+            group.limit("max");
+        }
+    }
+    // It goes on as if nothing had been.
+    haul(send("--channel=udt", &server.at(""))).ok();
+    let log = server.log().join("\n");
+    assert!(!log.contains("panicked"), "{log}");
+    println!("{worked} worked, {failed} failed");
+    assert!(worked >= 4 && failed >= 4, "{worked} worked, {failed} failed");
 }
 
 #[test]
