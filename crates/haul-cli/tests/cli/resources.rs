@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use crate::odd::rounds;
 use crate::support::{
-    Disk, Ended, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited, text,
-    wait_until,
+    Disk, Ended, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited,
+    text, wait_until,
 };
 
 #[test]
@@ -225,7 +225,10 @@ fn with_few_threads_at_either_end_a_transfer_works_or_says_why_not() {
         for channel in ["--channel=udt", "--channel=tcp"] {
             group.limit(group.threads() + more);
             let ended = haul(send(channel, &server.at("")));
-            judge(ended, &format!("{more} threads more of the server, {channel}"));
+            judge(
+                ended,
+                &format!("{more} threads more of the server, {channel}"),
+            );
             group.limit("max");
         }
     }
@@ -234,7 +237,10 @@ fn with_few_threads_at_either_end_a_transfer_works_or_says_why_not() {
     let log = server.log().join("\n");
     assert!(!log.contains("panicked"), "{log}");
     println!("{worked} worked, {failed} failed");
-    assert!(worked >= 4 && failed >= 4, "{worked} worked, {failed} failed");
+    assert!(
+        worked >= 4 && failed >= 4,
+        "{worked} worked, {failed} failed"
+    );
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! Several threads read directories, each opened beneath the root by `openat2`, and send the
 //! entries in chunks through a bounded queue; a consumer that is slow stops them. Nothing is
-//! sorted. What cannot be examined is a [`Failure`] among the entries, not the end of the walk.
+//! sorted, but for the names of one read, by their inodes. What cannot be examined is a [`Failure`]
+//! among the entries, not the end of the walk.
 //!
 //! Memory: the queue (4096 entries), 16,384 directories not yet read, and up to 64 MiB for files
 //! with several names. If more directories wait, the thread that finds one reads it at once; it
@@ -498,16 +499,19 @@ impl Worker {
     fn read(&mut self, dir: &impl AsFd, path: &Relative, scope: &Scope) -> Result<(), Stopped> {
         let mut buffer = Vec::with_capacity(DIRECTORY_BUFFER);
         let mut names = RawDir::new(dir, buffer.spare_capacity_mut());
+        // File systems return names in the order of their hashes; that of inodes is the disk's.
+        let mut batch: Vec<(u64, CString)> = Vec::new();
         while let Some(read) = names.next() {
-            let is_last_of_read = match read {
-                Ok(name) => {
-                    self.name(dir, path, name.file_name(), scope)?;
-                    names.is_buffer_empty()
-                }
-                Err(rustix::io::Errno::INTR) => false,
+            match read {
+                Ok(name) => batch.push((name.ino(), name.file_name().to_owned())),
+                Err(rustix::io::Errno::INTR) => {}
                 Err(error) => return self.fail(path.as_bytes(), Doing::Read, error.into()),
-            };
-            if is_last_of_read {
+            }
+            if names.is_buffer_empty() {
+                batch.sort_unstable();
+                for (_, name) in batch.drain(..) {
+                    self.name(dir, path, &name, scope)?;
+                }
                 self.flush()?;
             }
         }
