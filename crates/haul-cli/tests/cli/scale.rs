@@ -31,7 +31,8 @@ fn send_flat(files: u32) -> ([u64; 2], Duration) {
     for index in 0..files {
         std::fs::write(place.client("tree").join(index.to_string()), [7; 1024]).unwrap();
     }
-    // A source is on its disk, as a rule; a batch of the target, on the same one, would wait for it.
+    // A source is on its disk, as a rule; a batch of the target, on the same one, would wait for
+    // it.
     assert!(Command::new("sync").status().unwrap().success());
     let server = place.serve();
     let begun = Instant::now();
