@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """GridFTP with engines on processors of their own: whose processor time a transfer takes.
 
-    scripts/engines.py [--rounds N] [--mebibytes N] [--haul FILE] [--xio FOLDER] [--out FILE]
+    scripts/engines.py [--rounds N] [--mebibytes N] [--xio FOLDER] [--out FILE]
 
 Two unmodified GridFTP servers move a file in memory over loopback at MTU 1500, in clear and with Longhaul's driver:
 by its own choice of processors, and with `engine-cpus=1` while all other threads of both servers are bound to processor 0
@@ -9,7 +9,7 @@ by its own choice of processors, and with `engine-cpus=1` while all other thread
 thread: `application` is Globus' threads and the client, `engine` those of the library.
 
 All series take turns. FILE (default: results/engines.txt) gets the medians and the bars. Run it as root on a quiet machine
-with two processors; it needs Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
+with two processors; it needs the driver (`make -C c xio`), Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
 """
 
 import argparse
@@ -120,12 +120,11 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mebibytes", type=int, default=2048)
-    parser.add_argument("--haul", type=pathlib.Path, default=ROOT / "target/release/haul")
-    parser.add_argument("--xio", type=pathlib.Path, default=ROOT / "target/xio")
+    parser.add_argument("--xio", type=pathlib.Path, default=ROOT / "target/c")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/engines.txt")
     options = parser.parse_args()
     file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
-    programs = {"haul": options.haul, "xio": options.xio, "file": file}
+    programs = {"xio": options.xio, "file": file}
     runs, failures = {name: [] for name in SERIES}, {}
     try:
         with open(file, "wb") as source:

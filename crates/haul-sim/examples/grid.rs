@@ -14,25 +14,13 @@ const GBPS: [u64; 5] = [1, 10, 40, 100, 400];
 const RTTS_MS: [u64; 5] = [1, 20, 100, 200, 500];
 const LOSSES: [f64; 4] = [0.0, 1e-5, 1e-4, 1e-3];
 const QUEUES: [f64; 3] = [0.05, 0.5, 1.0];
-/// From this rate on, packets are jumbo frames.
-const JUMBO_GBPS: u64 = 100;
 const SEED: u64 = 1;
-
-fn cell(gbps: u64, rtt_ms: u64, loss: f64, queue: f64) -> Cell {
-    Cell {
-        rate_bps: gbps * 1_000_000_000,
-        rtt_ns: rtt_ms * 1_000_000,
-        loss,
-        queue,
-        mtu: if gbps >= JUMBO_GBPS { 9_000 } else { 1_500 },
-    }
-}
 
 fn name(cell: &Cell) -> String {
     format!(
         "{:3} Gb/s {:3} ms loss {:<5} queue {:<4}",
         cell.rate_bps / 1_000_000_000,
-        cell.rtt_ns / 1_000_000,
+        cell.rtt_ms,
         cell.loss,
         cell.queue
     )
@@ -43,7 +31,7 @@ fn all() -> Vec<Cell> {
     for gbps in GBPS {
         for rtt_ms in RTTS_MS {
             for loss in LOSSES {
-                cells.extend(QUEUES.map(|queue| cell(gbps, rtt_ms, loss, queue)));
+                cells.extend(QUEUES.map(|queue| Cell::new(gbps, rtt_ms, loss, queue)));
             }
         }
     }
@@ -54,13 +42,13 @@ fn all() -> Vec<Cell> {
 fn chosen() -> Vec<Cell> {
     let mut cells = Vec::new();
     for rtt_ms in RTTS_MS {
-        cells.extend(LOSSES.map(|loss| cell(400, rtt_ms, loss, 0.5)));
+        cells.extend(LOSSES.map(|loss| Cell::new(400, rtt_ms, loss, 0.5)));
     }
     cells.extend([
-        cell(40, 200, 1e-3, 0.5),
-        cell(100, 100, 1e-3, 0.05),
-        cell(100, 200, 1e-3, 0.5),
-        cell(400, 200, 1e-3, 0.05),
+        Cell::new(40, 200, 1e-3, 0.5),
+        Cell::new(100, 100, 1e-3, 0.05),
+        Cell::new(100, 200, 1e-3, 0.5),
+        Cell::new(400, 200, 1e-3, 0.05),
     ]);
     cells
 }

@@ -3,12 +3,12 @@
 
 use haul_cc::Time;
 use haul_cc::time::{MILLISECOND_NS, SECOND_NS};
-use haul_netem::{LinkConfig, LossModel, Shaper};
 use haul_seal::Seal;
 use haul_udt::Config;
 use haul_udt::wire::HEADER_LEN;
 
 use crate::flow::Flow;
+use crate::scenario;
 use crate::world::{Path, World};
 
 /// A path, and how long packets may be.
@@ -16,8 +16,8 @@ use crate::world::{Path, World};
 pub struct Cell {
     /// Bits per second of IP packets.
     pub rate_bps: u64,
-    /// Round-trip time, ns.
-    pub rtt_ns: u64,
+    /// Round-trip time, milliseconds.
+    pub rtt_ms: u64,
     /// Packets lost at random, in both directions.
     pub loss: f64,
     /// Length of the queue in bandwidth-delay products; at least 64 packets.
@@ -52,12 +52,34 @@ const STEADY_RTTS: u64 = 20;
 const STEADY_NS: u64 = 3 * SECOND_NS;
 const LOWER_LEN: u32 = 28;
 
+/// From this rate on, bits per second, packets are jumbo frames.
+const JUMBO_BPS: u64 = 100_000_000_000;
+
 impl Cell {
+    /// A cell with the packets that are usual at its rate: 1,500 bytes, jumbo frames from 100 Gb/s.
+    #[must_use]
+    pub fn new(gbps: u64, rtt_ms: u64, loss: f64, queue: f64) -> Self {
+        let rate_bps = gbps * 1_000_000_000;
+        Self {
+            rate_bps,
+            rtt_ms,
+            loss,
+            queue,
+            mtu: if rate_bps < JUMBO_BPS { 1_500 } else { 9_000 },
+        }
+    }
+
+    /// Round-trip time, ns.
+    #[must_use]
+    pub fn rtt_ns(&self) -> u64 {
+        self.rtt_ms * MILLISECOND_NS
+    }
+
     /// Bandwidth-delay product, bytes.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "far below 2^52")]
     pub fn bdp_bytes(&self) -> f64 {
-        self.rate_bps as f64 / 8.0 * self.rtt_ns as f64 / SECOND_NS as f64
+        self.rate_bps as f64 / 8.0 * self.rtt_ns() as f64 / SECOND_NS as f64
     }
 
     fn path(&self) -> Path {
@@ -67,38 +89,23 @@ impl Cell {
             reason = "a positive number of bytes"
         )]
         let queue_bytes = (self.queue * self.bdp_bytes()) as u64;
-        let link = LinkConfig {
-            delay_ns: self.rtt_ns / 2,
-            loss: if self.loss > 0.0 {
-                LossModel::Random(self.loss)
-            } else {
-                LossModel::None
-            },
-            rate: Some(Shaper {
-                rate_bps: self.rate_bps,
-                queue_bytes: Some(queue_bytes.max(64 * u64::from(self.mtu))),
-                queue_packets: None,
-            }),
-            ..LinkConfig::default()
-        };
-        Path {
-            forward: link.clone(),
-            reverse: link,
-            blackouts: Vec::new(),
+        let mut path = scenario::plain(self.rate_bps, self.rtt_ms, self.loss);
+        for link in [&mut path.forward, &mut path.reverse] {
+            if let Some(shaper) = &mut link.rate {
+                shaper.queue_bytes = Some(queue_bytes.max(64 * u64::from(self.mtu)));
+            }
         }
+        path
     }
 
     /// How long a run is that shows the ramp and what follows, ns.
     #[must_use]
     pub fn whole_ns(&self) -> u64 {
-        (STEADY_RTTS * self.rtt_ns).max(STEADY_NS) + RAMP_RTTS * self.rtt_ns
+        (STEADY_RTTS * self.rtt_ns()).max(STEADY_NS) + RAMP_RTTS * self.rtt_ns()
     }
 
     /// Runs `flows` streams, which begin at once, for `span_ns`; sealed if `seal` is there. Shares
     /// are those of an equal part of the rate.
-    ///
-    /// # Panics
-    /// If the connection ends.
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub fn run(&self, seal: Option<&Seal>, flows: usize, span_ns: u64, seed: u64) -> Vec<Figures> {
@@ -118,7 +125,7 @@ impl Cell {
         let ceiling = self.rate_bps as f64 / 8.0 * payload / f64::from(self.mtu)
             * (1.0 - self.loss)
             / flows.len() as f64;
-        let step_ns = (self.rtt_ns / 8).max(MILLISECOND_NS);
+        let step_ns = (self.rtt_ns() / 8).max(MILLISECOND_NS);
         let (mut placed, mut at_ramp) = (vec![0; flows.len()], vec![0; flows.len()]);
         let mut figures = vec![
             Figures {
@@ -148,7 +155,7 @@ impl Cell {
                 let step = (receiver.rx.placed_bytes - *placed) as f64 / step_ns as f64;
                 *placed = receiver.rx.placed_bytes;
                 let is_full = step * SECOND_NS as f64 >= 0.9 * ceiling;
-                let rtts = now.as_ns() as f64 / self.rtt_ns as f64;
+                let rtts = now.as_ns() as f64 / self.rtt_ns() as f64;
                 if is_full {
                     figures.ramp_rtts.get_or_insert(rtts);
                 }
@@ -160,7 +167,7 @@ impl Cell {
                 let share =
                     |bytes: u64, ns: u64| bytes as f64 * SECOND_NS as f64 / ns as f64 / ceiling;
                 figures.share = share(*placed, now.as_ns());
-                let ramp_ns = RAMP_RTTS * self.rtt_ns;
+                let ramp_ns = RAMP_RTTS * self.rtt_ns();
                 if now.as_ns() <= ramp_ns {
                     *at_ramp = *placed;
                 } else {

@@ -152,14 +152,14 @@ impl Numbering {
         number + self.window() < self.end || self.opened[word] & bit != 0
     }
 
+    /// Numbers of the replay window, a power of two.
     fn window(&self) -> u64 {
         self.opened.len() as u64 * 64
     }
 
     /// Returns the place of a number's bit.
     fn place(&self, number: u64) -> (usize, u64) {
-        let at = number % self.window();
-        (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
+        place(number, self.window())
     }
 
     /// Doubles the window if its numbers have passed faster than a datagram may be late.
@@ -177,8 +177,8 @@ impl Numbering {
         let wider = bits(2 * self.window(), u64::MAX);
         let narrow = std::mem::replace(&mut self.opened, wider);
         for number in numbers.clone() {
-            let at = usize::try_from(number % (numbers.end - numbers.start)).unwrap_or(0);
-            if narrow[at / 64] & (1 << (at % 64)) == 0 {
+            let (word, bit) = place(number, numbers.end - numbers.start);
+            if narrow[word] & bit == 0 {
                 let (word, bit) = self.place(number);
                 self.opened[word] &= !bit;
             }
@@ -213,6 +213,12 @@ impl Numbering {
     pub(crate) fn take_expired(&mut self, now: Time) -> bool {
         self.previous_until.take_if(|until| now >= *until).is_some()
     }
+}
+
+/// Returns the place of a number's bit in a map of `window` bits, a power of two.
+fn place(number: u64, window: u64) -> (usize, u64) {
+    let at = number & (window - 1);
+    (usize::try_from(at / 64).unwrap_or(0), 1 << (at % 64))
 }
 
 /// Makes a map of `count` bits out of words that are `word`.

@@ -108,7 +108,7 @@ impl Trials<'_> {
             .stderr(Stdio::null())
             .status();
         let now = SystemTime::now().duration_since(UNIX_EPOCH)?;
-        let target = targets.join(format!("{}", now.as_nanos()));
+        let target = targets.join(now.as_nanos().to_string());
         fs::create_dir(&target).with_context(|| format!("cannot make {}", target.display()))?;
         Ok(target)
     }

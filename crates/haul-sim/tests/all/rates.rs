@@ -1,7 +1,6 @@
 //! High rates: gigabytes in flight, found and filled within a few round trips. The whole grid is
 //! `examples/grid.rs`.
 
-use haul_cc::time::MILLISECOND_NS;
 use haul_seal::{Cipher, Seal, Secret};
 use haul_sim::Cell;
 
@@ -17,13 +16,7 @@ struct Expected {
 
 fn expected(gbps: u64, rtt_ms: u64, loss: f64, rtts: u64, share_min: f64) -> Expected {
     Expected {
-        cell: Cell {
-            rate_bps: gbps * 1_000_000_000,
-            rtt_ns: rtt_ms * MILLISECOND_NS,
-            loss,
-            queue: 0.5,
-            mtu: if gbps >= 100 { 9_000 } else { 1_500 },
-        },
+        cell: Cell::new(gbps, rtt_ms, loss, 0.5),
         rtts,
         is_sealed: false,
         share_min,
@@ -53,7 +46,7 @@ fn gigabytes_in_flight_fill_the_path() {
             secret: Secret::new([7; 32]),
             cipher: Cipher::Aes128Gcm,
         });
-        let figures = cell.run(seal.as_ref(), 1, rtts * cell.rtt_ns, 1)[0];
+        let figures = cell.run(seal.as_ref(), 1, rtts * cell.rtt_ns(), 1)[0];
         println!("{cell:?}: {figures:?}");
         let is_short = figures.share < expected.share_min
             || figures.resent > 1.5 * cell.loss + 0.005

@@ -146,6 +146,44 @@ pub(super) fn source(name: &str, content: &[u8]) -> (Offered, File) {
     (offered, handle)
 }
 
+/// Whatever a bug in the resolution of paths may lead to: here the session itself writes elsewhere.
+#[test]
+fn a_session_that_receives_can_write_nowhere_else() {
+    if !haul_io::confine::is_supported() {
+        println!("SKIPPED: this kernel has no Landlock, or too little of it");
+        return;
+    }
+    let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let written = std::sync::Mutex::new(None);
+    let (_near, far) = links();
+    let result = receiver::run(
+        &far,
+        &offer(0, &[source("a", b"").0.entry], true),
+        Destination::new(Dir::open(place.path()).unwrap(), &[7; 32]).unwrap(),
+        &Terms {
+            policy: Policy::default(),
+            binding: [7; 32],
+            allows: &|_| {
+                let elsewhere = std::fs::write(outside.path().join("new"), "new");
+                std::fs::write(place.path().join("new"), "new").unwrap();
+                *lock(&written) = Some(elsewhere.map_err(|error| error.kind()));
+                Err(Fault::new(Code::Refused, "the test is over"))
+            },
+            only: None,
+            adds_only: false,
+            limit: None,
+        },
+        Open::opening(),
+        &Silent,
+        &mut ReceiverOutcome::default(),
+    );
+    assert_eq!(result.unwrap_err().code, Code::Refused);
+    let denied = Some(Err(std::io::ErrorKind::PermissionDenied));
+    assert_eq!(*lock(&written), denied);
+    // This thread can.
+    std::fs::write(outside.path().join("new"), "new").unwrap();
+}
+
 /// The sender withdraws a commit that the receiver has read already.
 #[test]
 fn a_receiver_sends_done_for_each_file_that_it_published_before_an_error() {
