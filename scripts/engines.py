@@ -18,6 +18,7 @@ import datetime
 import os
 import pathlib
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -123,6 +124,14 @@ def main():
     parser.add_argument("--xio", type=pathlib.Path, default=ROOT / "target/c")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/engines.txt")
     options = parser.parse_args()
+    if options.rounds < 1 or options.mebibytes < 1:
+        parser.error("--rounds and --mebibytes are at least 1")
+    if os.geteuid() != 0:
+        parser.error("run it as root: it makes a network namespace")
+    if not (options.xio / "libglobus_xio_haul_driver.so").exists():
+        parser.error(f"{options.xio} has no libglobus_xio_haul_driver.so: make -C c xio, or name its folder with --xio")
+    if not shutil.which("globus-gridftp-server"):
+        parser.error("globus-gridftp-server is missing: apt-get install globus-gridftp-server-progs globus-gass-copy-progs")
     file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
     programs = {"xio": options.xio, "file": file}
     runs, failures = {name: [] for name in SERIES}, {}

@@ -70,6 +70,13 @@ fn main() {
             .iter()
             .all(|part| name(cell).contains(part.as_str()))
     });
+    if cells.is_empty() {
+        eprintln!(
+            "no cell has {filters:?} in its name; they are like: {}",
+            name(&all()[0])
+        );
+        std::process::exit(2);
+    }
     println!(
         "cell                                     share  steady   ramp, RTT  resent   queue    kept   packets"
     );
