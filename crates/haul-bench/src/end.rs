@@ -4,7 +4,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use haul::fault::{Code, Fault};
-use haul_slab::Region;
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel, Listener};
 use haul_verbs::{
     AccessFlags, Blame, CompletionChannel, Context, Cq, DatagramInit, Device, DeviceAttributes,
@@ -61,8 +60,7 @@ impl End {
         let pd = context.alloc_pd().map_err(verb)?;
         let layout = plan.layout()?;
         let len = usize::try_from(layout.len()).unwrap_or(usize::MAX);
-        let region = Region::map(len)
-            .map_err(|error| Fault::new(Code::Other, format!("no memory: {error}")))?;
+        let region = pd.map(len).map_err(verb)?;
         let access =
             AccessFlags::LOCAL_WRITE | AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ;
         let mr = pd.reg_mr(&region, access).map_err(verb)?;

@@ -190,7 +190,8 @@ unsafe fn providers(
     soft.peer_timeout = time(options.peer_timeout_ns).unwrap_or(defaults.peer_timeout);
     soft.protect = protection.map(|protection| Arc::new(protection.clone()) as _);
     Ok(vec![
-        haul_soft::rnic::provider(soft),
+        haul_soft::rnic::provider(soft.clone()),
+        haul_engine::provider(haul_engine::default_path(), soft),
         Arc::new(haul_ibv::Ibv::load()),
     ])
 }

@@ -86,7 +86,7 @@ pub extern "C" fn haul_mr_alloc(
     out: Option<&mut MaybeUninit<*mut haul_mr>>,
 ) -> c_int {
     create(pd, "haul_mr_alloc", out, |pd| {
-        let region = Region::map(len).map_err(Error::os("mapping memory"))?;
+        let region = pd.pd.map(len)?;
         register(pd, region, access, None, Sources::default())
     })
 }
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn haul_mr_create(
             )));
         }
         let region = if init.start.is_null() {
-            Region::map(init.len).map_err(Error::os("mapping memory"))?
+            pd.pd.map(init.len)?
         } else {
             // SAFETY: the caller's memory, until haul_mr_dereg has returned.
             unsafe { foreign(init.start, init.len)? }

@@ -10,6 +10,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 
 use crate::quantity::{bytes, duration};
 
+pub(crate) mod engine;
 mod explain;
 pub(crate) mod list;
 pub(crate) mod path;
@@ -69,7 +70,10 @@ pub(crate) enum Command {
     /// Carry the TCP connections of unmodified applications over long fat networks
     #[command(subcommand)]
     Gateway(Gateway),
-    /// List RDMA devices: the software provider, and the hardware devices or why there are none
+    /// Move data for applications in a process of its own, on processors that they leave alone
+    #[command(subcommand)]
+    Engine(engine::Engine),
+    /// List RDMA devices: of software, of an engine, and of hardware, or why there are none
     Devices(Devices),
     /// Emulate a WAN on this machine: hosts, paths, a comparison of tools
     Lab(haul_lab::Args),

@@ -16,6 +16,8 @@ pub(crate) struct Found {
 #[derive(Debug, Serialize)]
 pub(crate) struct Described {
     pub(crate) name: String,
+    /// What there is to know beside the rest.
+    pub(crate) note: Option<String>,
     /// Why the rest is missing: the device cannot be opened.
     pub(crate) error: Option<String>,
     #[serde(flatten)]
@@ -60,6 +62,7 @@ fn describe(device: &Device) -> Described {
     let attributes = device.attributes();
     Described {
         name: device.name().to_owned(),
+        note: device.note(),
         error: attributes.as_ref().err().map(ToString::to_string),
         details: attributes
             .ok()
@@ -81,10 +84,10 @@ fn details(device: &Device, attributes: &DeviceAttributes) -> Details {
         capabilities: capabilities
             .map(|(name, _)| name.to_lowercase().replace('_', "-"))
             .collect(),
-        drive: if device.provider() == haul_soft::rnic::PROVIDER {
-            &["caller", "engine"]
-        } else {
-            &["device"]
+        drive: match device.provider() {
+            haul_soft::rnic::PROVIDER => &["caller", "engine"],
+            haul_engine::PROVIDER => &["engine"],
+            _ => &["device"],
         },
         max_qp: attributes.max_qp,
         max_qp_wr: attributes.max_qp_wr,

@@ -66,6 +66,7 @@ fn main() -> ExitCode {
         args::Command::Doctor(doctor) => command::doctor::run(&doctor),
         args::Command::Report(report) => command::report::run(&report),
         args::Command::Run(run) => command::run::run(run),
+        args::Command::Engine(engine) => command::engine::run(&engine),
         args::Command::Devices(devices) => command::devices::run(devices),
         args::Command::Lab(lab) => command::lab::run(lab),
         args::Command::Config(config) => command::config::run(&config, &presets),

@@ -20,6 +20,7 @@ pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Resu
     }
     match &args.provider {
         rdma::Provider::Soft => soft(args, service, wire),
+        rdma::Provider::Engine => engine(args, service, wire),
         rdma::Provider::Ibv(_) if args.drive == rdma::Drive::Engine => Err(Fault::new(
             Code::Usage,
             "--drive engine needs --provider soft: a device drives itself",
@@ -28,6 +29,39 @@ pub(crate) fn device(args: &rdma::Device, service: Service, wire: &Wire) -> Resu
             let devices = haul_ibv::Ibv::load().devices();
             pick(devices.map_err(none)?, name)
         }
+    }
+}
+
+/// The device of an engine, which has options of its own.
+fn engine(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fault> {
+    let default = rnic::Options::default();
+    let is_own = args.drive == rdma::Drive::Engine
+        || wire.crc != default.crc
+        || wire.strict != default.strict
+        || wire.fpdu_max.is_some_and(|max| max != default.fpdu_max)
+        || args.pcap.is_some();
+    if is_own {
+        let text = "--provider engine takes no --drive, --pcap or options of the wire format";
+        return Err(Fault::new(Code::Usage, text).hint("processors: haul engine run --cpus"));
+    }
+    let provider = haul_engine::provider(haul_engine::default_path(), default);
+    let name = match (service, channel(args, wire)) {
+        (Service::Ud | Service::Rd, _) => "engine-udp",
+        (Service::Rc, Channel::Tcp) => "engine-tcp",
+        (Service::Rc, Channel::Udt) => "engine-udt",
+    };
+    let device = pick(provider.devices().map_err(none)?, name)?;
+    if let Some(note) = device.note() {
+        crate::output::note(&format!("{name}: {note}"));
+    }
+    Ok(device)
+}
+
+fn channel(args: &rdma::Device, wire: &Wire) -> Channel {
+    match wire.over {
+        Some(Over::Tcp) => Channel::Tcp,
+        Some(Over::Udt) => Channel::Udt,
+        None => args.channel,
     }
 }
 
@@ -49,12 +83,7 @@ fn soft(args: &rdma::Device, service: Service, wire: &Wire) -> Result<Device, Fa
         rdma::Drive::Engine => rnic::Drive::Engine,
     };
     options.engine_cpus = args.engine_cpus.clone();
-    let channel = match wire.over {
-        Some(Over::Tcp) => Channel::Tcp,
-        Some(Over::Udt) => Channel::Udt,
-        None => args.channel,
-    };
-    let name = match (service, channel) {
+    let name = match (service, channel(args, wire)) {
         (Service::Ud | Service::Rd, _) => "soft-udp",
         (Service::Rc, Channel::Tcp) => "soft-tcp",
         (Service::Rc, Channel::Udt) => "soft-udt",

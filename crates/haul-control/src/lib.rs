@@ -56,7 +56,6 @@ mod spec;
 mod tests;
 
 pub use text::{abridged, printable};
-pub use tls::seed_random;
 
 /// Software and version in this end's greeting.
 pub const SOFTWARE: &str = concat!("haul ", env!("CARGO_PKG_VERSION"));

@@ -240,7 +240,6 @@ impl Server {
 
     /// Accepts connections until the process ends.
     pub fn accept(self: &Arc<Self>, listener: &TcpListener) {
-        crate::seed_random();
         if !self.is_reviewing.swap(true, Ordering::AcqRel) {
             let (server, every) = (Arc::downgrade(self), self.review_every);
             let builder = std::thread::Builder::new().name("haul-review".into());

@@ -1,6 +1,6 @@
 //! Identities and trust as configurations of rustls, and its failures in words.
 
-use std::sync::{Arc, Mutex, Once};
+use std::sync::{Arc, Mutex};
 
 use haul_seal::Cipher;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -51,19 +51,6 @@ fn of_suite(suite: CipherSuite) -> Cipher {
 pub(crate) fn cipher(tls: &rustls::Connection) -> Cipher {
     let suite = tls.negotiated_cipher_suite();
     suite.map_or_else(Cipher::default, |suite| of_suite(suite.suite()))
-}
-
-/// Seeds the random generator of TLS on a thread of its own. The first use in a process collects
-/// jitter of the processor for up to 0.1 s, which then passes while a connection is being made.
-pub fn seed_random() {
-    static SEEDED: Once = Once::new();
-    SEEDED.call_once(|| {
-        let seed = || drop(provider(Cipher::default()).secure_random.fill(&mut [0]));
-        // Without the thread, the handshake seeds it.
-        let _ = std::thread::Builder::new()
-            .name("haul-seed".into())
-            .spawn(seed);
-    });
 }
 
 fn unusable(error: &Error) -> Fault {

@@ -14,7 +14,8 @@
 //! eight bytes, which accesses them at another size; the processor gives each byte its old or new
 //! value there too.
 //!
-//! Map: [`Arena`] one mapping, cut into regions · [`Region`] · [`Gather`], [`Scatter`] ranges for
+//! Map: [`Arena`] one mapping, cut into regions · [`Region`] ·
+//! [`SharedMemory`] memory of two processes · [`Gather`], [`Scatter`] ranges for
 //! system calls · [`Registry`], [`Stag`], [`AccessFlags`] names and rights · [`ring`] slots that
 //! stages hand on.
 #![warn(missing_docs)]
@@ -27,6 +28,7 @@ mod piece;
 mod region;
 mod registry;
 pub mod ring;
+mod shared;
 mod span;
 mod stag;
 mod sync;
@@ -36,5 +38,6 @@ pub use arena::Arena;
 pub use mapping::Pages;
 pub use region::{OutOfBounds, Region};
 pub use registry::{Entry, Guard, REGIONS_MAX, Registration, Registry};
+pub use shared::SharedMemory;
 pub use span::{Gather, Scatter};
 pub use stag::Stag;

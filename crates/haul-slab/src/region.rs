@@ -11,6 +11,7 @@ use std::sync::atomic::AtomicU64;
 use crate::copy;
 use crate::mapping::Mapping;
 use crate::piece::Piece;
+use crate::shared::SharedMemory;
 use crate::span::{Gather, Scatter};
 
 /// Memory that somebody else may write. Clones name the same bytes; the last one gives them back.
@@ -31,6 +32,7 @@ pub struct Region {
 pub(crate) enum Hold {
     Mapping(Mapping),
     Piece(#[expect(dead_code, reason = "held for its drop")] Piece),
+    Shared(SharedMemory),
     /// The user of [`Region::from_raw`] answers for it.
     Foreign,
 }
@@ -112,6 +114,18 @@ impl Region {
     #[must_use]
     pub fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
+    }
+
+    /// The memory that another process may map, if it lies in such, and where it starts there.
+    #[must_use]
+    pub fn shared(&self) -> Option<(&SharedMemory, usize)> {
+        match &*self.hold {
+            Hold::Shared(memory) => {
+                let offset = self.as_ptr().addr() - memory.start().as_ptr().addr();
+                Some((memory, offset))
+            }
+            Hold::Mapping(_) | Hold::Piece(_) | Hold::Foreign => None,
+        }
     }
 
     /// A part of it, which keeps the whole mapped.

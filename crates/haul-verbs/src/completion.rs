@@ -273,6 +273,10 @@ pub struct WorkCompletion {
     pub vendor_err: u32,
     /// The sender, for datagram services.
     pub src: Option<Peer>,
+    /// Whether the sender asked for an event at this end ([`SendFlags::SOLICITED`]).
+    ///
+    /// [`SendFlags::SOLICITED`]: crate::SendFlags::SOLICITED
+    pub solicited: bool,
 }
 
 impl WorkCompletion {

@@ -153,6 +153,12 @@ impl Device {
         self.0.attributes()
     }
 
+    /// Returns what there is to know about the device beside its attributes, for people.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        self.0.note()
+    }
+
     /// Opens the device.
     ///
     /// # Errors
@@ -275,6 +281,10 @@ pub trait DeviceOps: Any + Debug + Send + Sync {
     /// # Errors
     /// As there.
     fn attributes(&self) -> Result<DeviceAttributes>;
+    /// See [`Device::note`].
+    fn note(&self) -> Option<String> {
+        None
+    }
     /// See [`Device::open`].
     ///
     /// # Errors

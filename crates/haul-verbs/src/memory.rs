@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 
 use haul_slab::{AccessFlags, Region};
@@ -74,6 +75,14 @@ impl Pd {
     #[must_use]
     pub fn ops(&self) -> &Arc<dyn PdOps> {
         &self.0
+    }
+
+    /// Maps memory, zeroed, of the kind that the device reaches at the least cost.
+    ///
+    /// # Errors
+    /// [`Error::Os`] where there is no memory.
+    pub fn map(&self, len: usize) -> Result<Region> {
+        self.0.map(len).map_err(Error::os("mapping memory"))
     }
 
     /// Registers `region`, counting from zero.
@@ -214,6 +223,13 @@ impl Drop for Mr {
 
 /// A provider's part of [`Pd`].
 pub trait PdOps: Any + Debug + Send + Sync {
+    /// See [`Pd::map`](crate::Pd::map).
+    ///
+    /// # Errors
+    /// Of the system.
+    fn map(&self, len: usize) -> io::Result<Region> {
+        Region::map(len)
+    }
     /// See [`Pd::register`](crate::Pd::register). The rights do not contradict each other.
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>>;
     /// See [`Pd::create_qp`](crate::Pd::create_qp).

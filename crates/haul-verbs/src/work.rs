@@ -1,6 +1,7 @@
 //! Work requests.
 
 use crate::address::{Peer, Remote};
+use crate::completion::WcOpcode;
 
 /// The most pieces of a work request, on any provider.
 pub const SGE_MAX: usize = 4;
@@ -141,6 +142,20 @@ pub enum SendOp {
 }
 
 impl SendOp {
+    /// Returns the operation in its completion.
+    #[must_use]
+    pub fn completes_as(self) -> WcOpcode {
+        match self {
+            Self::RdmaWrite(_) | Self::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
+            Self::WriteRecord(_) | Self::WriteRecordWithImm(..) => WcOpcode::WriteRecord,
+            Self::RdmaRead(_) => WcOpcode::RdmaRead,
+            Self::CompareSwap { .. } => WcOpcode::CompSwap,
+            Self::FetchAdd { .. } => WcOpcode::FetchAdd,
+            Self::LocalInv(_) => WcOpcode::LocalInv,
+            Self::Send | Self::SendWithImm(_) | Self::SendWithInv(_) => WcOpcode::Send,
+        }
+    }
+
     /// Returns whether it brings bytes from the peer, and so takes a place in the peer's queue of
     /// inbound reads (ORD, IRD).
     #[must_use]

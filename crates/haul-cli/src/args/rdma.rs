@@ -253,6 +253,7 @@ pub(crate) struct Wire {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Provider {
     Soft,
+    Engine,
     Ibv(String),
 }
 
@@ -262,8 +263,9 @@ impl std::str::FromStr for Provider {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
             None if text == "soft" => Ok(Self::Soft),
+            None if text == "engine" => Ok(Self::Engine),
             Some(("ibv", name)) if !name.is_empty() => Ok(Self::Ibv(name.to_owned())),
-            _ => Err("write soft, or ibv:NAME with the name of a device".into()),
+            _ => Err("write soft, engine, or ibv:NAME with the name of a device".into()),
         }
     }
 }

@@ -12,8 +12,10 @@ use crate::output;
 
 /// Lists the devices of every provider.
 pub(crate) fn run(args: Devices) -> ExitCode {
-    let providers: [Arc<dyn Provider>; 2] = [
-        haul_soft::rnic::provider(haul_soft::rnic::Options::default()),
+    let options = haul_soft::rnic::Options::default();
+    let providers: [Arc<dyn Provider>; 3] = [
+        haul_soft::rnic::provider(options.clone()),
+        haul_engine::provider(haul_engine::default_path(), options),
         Arc::new(Ibv::load()),
     ];
     let found: Vec<_> = providers.iter().map(|provider| ask(&**provider)).collect();

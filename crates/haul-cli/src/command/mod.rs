@@ -12,6 +12,7 @@ pub(crate) mod config;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod emulated;
+pub(crate) mod engine;
 pub(crate) mod fill;
 pub(crate) mod gateway;
 pub(crate) mod key;

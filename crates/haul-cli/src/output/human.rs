@@ -133,18 +133,21 @@ pub(super) fn devices(found: &[Found]) -> String {
     for found in found {
         let provider = found.provider;
         if let Some(reason) = &found.reason {
-            let _ = writeln!(text, "{provider:5} none: {reason}");
+            let _ = writeln!(text, "{provider:6} none: {reason}");
         }
         for device in &found.devices {
             let name = &device.name;
             let _ = match (&device.error, &device.details) {
-                (None, Some(details)) => writeln!(text, "{provider:5} {}", describe(name, details)),
+                (None, Some(details)) => writeln!(text, "{provider:6} {}", describe(name, details)),
                 (error, _) => writeln!(
                     text,
-                    "{provider:5} {name}: cannot be used: {}",
+                    "{provider:6} {name}: cannot be used: {}",
                     error.as_deref().unwrap_or_default()
                 ),
             };
+            if let Some(note) = &device.note {
+                let _ = writeln!(text, "       {note}");
+            }
         }
     }
     text
@@ -152,7 +155,7 @@ pub(super) fn devices(found: &[Found]) -> String {
 
 fn describe(name: &str, details: &Details) -> String {
     format!(
-        "{name}: {}; {}\n      {} queue pairs of {} work requests, {} pieces, {} inline; IRD {}, ORD {}; \
+        "{name}: {}; {}\n       {} queue pairs of {} work requests, {} pieces, {} inline; IRD {}, ORD {}; \
          messages up to {}, regions up to {}; driven by {}",
         details.transport,
         details.capabilities.join(", "),

@@ -45,5 +45,7 @@ mod time;
 
 pub use haul_io::thread::Cpus;
 pub use haul_seal::handshake::Protect;
+pub use object::{check_receive, check_send, note_receives, receive_from, share_receives_from};
 pub use options::{Drive, Options};
 pub use provider::{PROVIDER, provider};
+pub use shared_receives::ReceiveSource;

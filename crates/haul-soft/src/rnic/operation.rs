@@ -5,7 +5,7 @@ use arrayvec::ArrayVec;
 use haul_iwarp::wire::Features;
 use haul_iwarp::wire::rdmap::AtomicOp;
 use haul_iwarp::{Operation, Params, Stag};
-use haul_verbs::{Data, Error, Remote, Result, SendFlags, SendOp, SendWr, WcOpcode};
+use haul_verbs::{Data, Error, Remote, Result, SendFlags, SendOp, SendWr};
 
 /// A core's requests for one work request: the operation, an immediate behind it, a proof of
 /// placement.
@@ -148,17 +148,4 @@ fn atomic(wr: &SendWr<'_>, remote: Remote, op: AtomicOp) -> Result<Operation> {
         to: remote.addr,
         op,
     })
-}
-
-/// Returns the operation in the completion of a work request.
-pub(super) fn opcode(op: SendOp) -> WcOpcode {
-    match op {
-        SendOp::RdmaWrite(_) | SendOp::RdmaWriteWithImm(..) => WcOpcode::RdmaWrite,
-        SendOp::WriteRecord(_) | SendOp::WriteRecordWithImm(..) => WcOpcode::WriteRecord,
-        SendOp::RdmaRead(_) => WcOpcode::RdmaRead,
-        SendOp::CompareSwap { .. } => WcOpcode::CompSwap,
-        SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-        SendOp::LocalInv(_) => WcOpcode::LocalInv,
-        _ => WcOpcode::Send,
-    }
 }

@@ -19,10 +19,10 @@ use haul_verbs::{
 use super::buffers::{Buffers, Outgoing, OutgoingData};
 use super::events::CmEvents;
 use super::link::{Env, RnicLink, Scratch, UdtTransport, Watched};
-use super::operation::{Carrier, Operations, READ_PIECES, STEPS, check_atomic, opcode, operations};
+use super::operation::{Carrier, Operations, READ_PIECES, STEPS, check_atomic, operations};
 use super::places::Places;
 use super::queue::Pushed;
-use super::shape::{NOT_SHARED, Shape, lower_half, refused};
+use super::shape::{NOT_SHARED, Shape, check_data, lower_half, refused};
 
 /// See the module.
 #[derive(Debug)]
@@ -186,7 +186,7 @@ impl Pair {
     pub(super) fn post_admitted(&mut self, wr: &SendWr<'_>) {
         let steps = steps(&self.shape, wr);
         if let Err(error) = steps.and_then(|steps| self.post_steps(wr, steps)) {
-            let end = (wr.wr_id, refused(&error), opcode(wr.op));
+            let end = (wr.wr_id, refused(&error), wr.op.completes_as());
             self.refused.push(end);
         }
     }
@@ -194,7 +194,7 @@ impl Pair {
     /// Without steps the queue pair is in error.
     fn post_steps(&mut self, wr: &SendWr<'_>, steps: Option<Operations>) -> Result<()> {
         let Some(steps) = steps else {
-            self.report_send(wr.wr_id, WcStatus::WrFlushErr, opcode(wr.op), 0);
+            self.report_send(wr.wr_id, WcStatus::WrFlushErr, wr.op.completes_as(), 0);
             return Ok(());
         };
         let signalled = self.shape.signal_all || wr.flags.contains(SendFlags::SIGNALED);
@@ -228,7 +228,7 @@ impl Pair {
         let len = if with_data { wr.data.total_len() } else { 0 };
         let outgoing = Outgoing {
             data,
-            opcode: opcode(wr.op),
+            opcode: wr.op.completes_as(),
             silent,
             peer: None,
         };
@@ -264,7 +264,6 @@ impl Pair {
         wc.byte_len = byte_len;
         self.sent.push(Pushed {
             wc,
-            solicited: false,
             held: Some(self.sends.held(places)),
         });
     }
@@ -523,7 +522,7 @@ impl Pair {
         };
         self.buffers.receives.remove(completion.slot);
         let mut pushed = self.receive_completion(completion.id, status);
-        pushed.solicited = solicited;
+        pushed.wc.solicited = solicited;
         (pushed.wc.data, pushed.wc.opcode) = (data, opcode);
         pushed.wc.byte_len = match completion.kind {
             // Other peers may have anything there.
@@ -568,7 +567,6 @@ impl Pair {
     fn receive_completion(&self, wr_id: u64, status: WcStatus) -> Pushed {
         Pushed {
             wc: WorkCompletion::new(wr_id, status, WcOpcode::Recv, self.shape.view.qp_num),
-            solicited: false,
             held: Some(self.receives.held(1)),
         }
     }
@@ -627,7 +625,7 @@ impl Pair {
 /// Checks a work request and takes its place among `sends`, for a caller that holds the lock of the
 /// send queue. Returns the core's requests; none if the queue pair is in error.
 pub(super) fn admit(shape: &Shape, sends: &Places, wr: &SendWr<'_>) -> Result<Option<Operations>> {
-    check(shape, wr)?;
+    check(&shape.capacity, wr)?;
     let state = shape.view.state();
     if !matches!(state, QpState::Rts | QpState::Err) {
         return Err(Error::State(state));
@@ -640,8 +638,9 @@ pub(super) fn admit(shape: &Shape, sends: &Places, wr: &SendWr<'_>) -> Result<Op
     Ok(steps)
 }
 
-fn check(shape: &Shape, wr: &SendWr<'_>) -> Result<()> {
-    shape.check_data(wr)?;
+/// Checks what does not depend on the state of the queue pair or on its peer.
+pub(super) fn check(capacity: &QpCapacity, wr: &SendWr<'_>) -> Result<()> {
+    check_data(capacity, wr)?;
     match (wr.op, &wr.data) {
         (op, Data::Inline(_)) if op.is_read_or_atomic() => {
             Err(Error::Invalid("a Read or atomic has inline data"))

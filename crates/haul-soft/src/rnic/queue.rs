@@ -29,11 +29,10 @@ pub(super) struct Queue {
     async_events: Arc<AsyncEvents>,
 }
 
-/// A completion, and whether it counts as solicited.
+/// A completion, and what it gives back.
 #[derive(Debug)]
 pub(super) struct Pushed {
     pub(super) wc: WorkCompletion,
-    pub(super) solicited: bool,
     /// What is free in a work queue once this is polled; a record of a Write-Record had no place.
     pub(super) held: Option<Held>,
 }
@@ -74,7 +73,8 @@ impl Queue {
         let room = self.capacity - entries.len();
         let fits = batch.len() <= room;
         // Also for one that no longer fits: whoever waits for it is to look.
-        let solicited = |pushed: &Pushed| pushed.solicited || pushed.wc.status != WcStatus::Success;
+        let solicited =
+            |pushed: &Pushed| pushed.wc.solicited || pushed.wc.status != WcStatus::Success;
         let solicited = batch.iter().any(solicited);
         batch.truncate(room);
         entries.extend(batch.drain(..));

@@ -76,14 +76,7 @@ pub(super) struct Shape {
 impl Shape {
     /// The bytes of a work request's message, if it has no more pieces than there is room for.
     pub(super) fn check_data(&self, wr: &SendWr<'_>) -> Result<u32> {
-        match &wr.data {
-            Data::Sges(list) => check_pieces(list, self.capacity.max_send_sge)?,
-            Data::Inline(bytes) => {
-                let max = self.capacity.max_inline.into();
-                Error::at_most("the length of inline data", bytes.len() as u64, max)?;
-            }
-        }
-        check_len(wr.data.total_len())
+        check_data(&self.capacity, wr)
     }
 
     /// The bytes of a receive.
@@ -91,6 +84,18 @@ impl Shape {
         check_pieces(&wr.sges, self.capacity.max_recv_sge)?;
         check_len(wr.sges.total_len())
     }
+}
+
+/// The bytes of a work request's message, if it has no more pieces than there is room for.
+pub(super) fn check_data(capacity: &QpCapacity, wr: &SendWr<'_>) -> Result<u32> {
+    match &wr.data {
+        Data::Sges(list) => check_pieces(list, capacity.max_send_sge)?,
+        Data::Inline(bytes) => {
+            let max = capacity.max_inline.into();
+            Error::at_most("the length of inline data", bytes.len() as u64, max)?;
+        }
+    }
+    check_len(wr.data.total_len())
 }
 
 /// Checks that a work request has no more pieces than its queue was made for.

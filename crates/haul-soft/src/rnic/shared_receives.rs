@@ -1,7 +1,8 @@
 //! The receives of a shared queue, as shards take them.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, OnceLock};
 
 use haul_verbs::{AsyncEvent, Error, PostError, RecvWr, Result, SrqInit};
 
@@ -10,10 +11,18 @@ use super::lock::lock;
 use super::places::Places;
 use super::shape::{check_len, check_pieces};
 
+/// Where a queue's receives come from if nobody posts them: a queue of the caller's own, in which
+/// receives are visible to shards as soon as they are in it.
+pub trait ReceiveSource: Debug + Send + Sync {
+    /// Takes the oldest receive. Called with a lock held that posts and arrivals wait for.
+    fn take(&self) -> Option<RecvWr>;
+}
+
 /// What shards take receives from.
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     state: Mutex<State>,
+    source: OnceLock<Arc<dyn ReceiveSource>>,
     places: Arc<Places>,
     init: SrqInit,
     async_events: Arc<AsyncEvents>,
@@ -33,6 +42,7 @@ impl SharedReceives {
                 queue: VecDeque::new(),
                 limit: 0,
             }),
+            source: OnceLock::new(),
             places: Places::new(init.max_wr),
             init: *init,
             async_events: Arc::clone(async_events),
@@ -48,12 +58,36 @@ impl SharedReceives {
         lock(&self.state).limit = limit;
     }
 
+    /// Takes receives from `source` from now on.
+    pub(super) fn set_source(&self, source: Arc<dyn ReceiveSource>) -> Result<()> {
+        let twice = |_| Error::Invalid("the queue has a source of receives");
+        self.source.set(source).map_err(twice)
+    }
+
+    /// Takes one more receive from the source, if the queue is empty and there is one.
+    fn pull(&self, state: &mut State) {
+        let Some(source) = self.source.get() else {
+            return;
+        };
+        while state.queue.is_empty() && !self.places.are_taken() {
+            let Some(wr) = source.take() else { return };
+            // One that the source should have refused is left out.
+            if self.check(&wr).is_ok() {
+                self.places.take();
+                state.queue.push_back(wr);
+            }
+        }
+    }
+
+    fn check(&self, wr: &RecvWr) -> Result<()> {
+        check_pieces(&wr.sges, self.init.max_sge)?;
+        check_len(wr.sges.total_len()).map(|_| ())
+    }
+
     pub(super) fn post(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         let mut state = lock(&self.state);
         for (posted, wr) in requests.iter().enumerate() {
-            let checked = check_pieces(&wr.sges, self.init.max_sge);
-            let checked = checked.and_then(|()| check_len(wr.sges.total_len()));
-            let error = if let Err(error) = checked {
+            let error = if let Err(error) = self.check(wr) {
                 error
             } else if self.places.are_taken() {
                 Error::Full("shared receive queue")
@@ -72,12 +106,15 @@ impl SharedReceives {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        lock(&self.state).queue.is_empty()
+        let mut state = lock(&self.state);
+        self.pull(&mut state);
+        state.queue.is_empty()
     }
 
     /// The oldest receive.
     pub(super) fn take(&self) -> Option<RecvWr> {
         let mut state = lock(&self.state);
+        self.pull(&mut state);
         let wr = state.queue.pop_front();
         if state.limit > 0 && state.queue.len() < state.limit as usize {
             state.limit = 0;

@@ -19,6 +19,7 @@ mod killed;
 mod lossy;
 mod misuse;
 mod operations;
+mod over;
 mod places;
 mod protected;
 mod random;

@@ -4,7 +4,7 @@
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
     AccessFlags, Blame, Data, Error, Mr, MrAddressing, MrInit, QpInit, QpState, RateLimit, RecvWr,
-    Region, Remote, SendOp, SendWr, Sge, SgeList, WcStatus,
+    Remote, SendOp, SendWr, Sge, SgeList, WcStatus,
 };
 
 use crate::support::{End, Wish, connected, connected_with, over_both};
@@ -281,7 +281,7 @@ fn of_two_reads_the_one_that_is_refused_is_charged(wish: &Wish) {
 fn memory_that_is_deregistered_in_the_midst_of_writes_is_the_local_users(wish: &Wish) {
     const LEN: u32 = 8 << 20;
     let (near, far) = connected(wish);
-    let region = || Region::map(LEN as usize).unwrap();
+    let region = || near.pd.map(LEN as usize).unwrap();
     let source = near.pd.reg_mr(&region(), AccessFlags::all()).unwrap();
     let target = far.pd.reg_mr(&region(), AccessFlags::all()).unwrap();
     let op = SendOp::RdmaWrite(target.remote(0));

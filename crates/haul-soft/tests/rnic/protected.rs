@@ -15,7 +15,8 @@ use haul_soft::rnic::Options;
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{SendOp, WcStatus};
 
-use crate::support::{End, LOOPBACK, TCP, Wish, connect, over_one, protected};
+use crate::over::over_one;
+use crate::support::{End, LOOPBACK, TCP, Wish, connect, protected};
 
 fn of(device: usize) -> Wish {
     Wish {

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use haul_control::identity::PrivateKey;
 use haul_control::protect::Protection;
-use haul_soft::rnic::{Drive, Options, provider};
+use haul_soft::rnic::{Drive, Options};
 use haul_verbs::cm::{CmEvent, ConnParam, Established, EventChannel};
 use haul_verbs::{
-    AccessFlags, Context, Cq, Mr, Pd, Qp, QpCapacity, QpInit, RateLimit, RecvWr, Region, SendOp,
-    SendWr, WcStatus, WorkCompletion,
+    AccessFlags, Context, Cq, Mr, Pd, Qp, QpCapacity, QpInit, RateLimit, RecvWr, SendOp, SendWr,
+    WcStatus, WorkCompletion,
 };
+
+use crate::over::provider;
 
 /// Longer than anything takes on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,37 +35,7 @@ pub(crate) struct End {
 pub(crate) const TCP: usize = 0;
 pub(crate) const UDT: usize = 1;
 
-/// Makes each function a test over TCP and one over UDT: plain, protected, and with an engine that
-/// alone drives.
-macro_rules! over_both {
-    ($($name:ident),* $(,)?) => {
-        crate::support::over_one!(over_tcp, TCP, false, Caller, $($name),*);
-        crate::support::over_one!(over_udt, UDT, false, Caller, $($name),*);
-        crate::support::over_one!(over_protected_tcp, TCP, true, Caller, $($name),*);
-        crate::support::over_one!(over_protected_udt, UDT, true, Caller, $($name),*);
-        crate::support::over_one!(over_tcp_by_engine, TCP, false, Engine, $($name),*);
-        crate::support::over_one!(over_udt_by_engine, UDT, false, Engine, $($name),*);
-        crate::support::over_one!(over_protected_udt_by_engine, UDT, true, Engine, $($name),*);
-    };
-}
-pub(crate) use over_both;
-
-macro_rules! over_one {
-    ($module:ident, $device:ident, $protected:expr, $drive:ident, $($name:ident),*) => {
-        mod $module {
-            $(#[test]
-            fn $name() {
-                super::$name(&crate::support::Wish {
-                    device: crate::support::$device,
-                    protected: $protected,
-                    drive: haul_soft::rnic::Drive::$drive,
-                    ..Default::default()
-                });
-            })*
-        }
-    };
-}
-pub(crate) use over_one;
+pub(crate) use crate::over::over_both;
 
 /// Options of ends that share a key, in all of this process.
 pub(crate) fn protected() -> Options {
@@ -139,7 +111,7 @@ impl End {
         let pd = context.alloc_pd().unwrap();
         let cq = context.create_cq(wish.depth * 4, None, 0).unwrap();
         let events = context.create_event_channel().unwrap();
-        let region = Region::map(MEMORY).unwrap();
+        let region = pd.map(MEMORY).unwrap();
         let mr = pd.reg_mr(&region, all_access()).unwrap();
         let qp = make_qp(&pd, &cq, wish);
         Self {

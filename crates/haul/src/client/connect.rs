@@ -25,7 +25,6 @@ pub(super) fn connect_both<T>(
     config: &Config,
     both: impl Fn(&Server) -> Result<T, Fault>,
 ) -> Result<(TcpStream, Server, T), Fault> {
-    haul_control::seed_random();
     if let Some(dialer) = &config.dialer {
         let server = Server::Beyond {
             dialer: Arc::clone(dialer),

@@ -28,7 +28,7 @@ pub(in crate::rnic) fn admit(
 }
 
 /// The peer of a work request, and the core's requests.
-pub(super) fn steps(qp_type: QpType, wr: &SendWr<'_>) -> Result<(Peer, Operations)> {
+pub(in crate::rnic) fn steps(qp_type: QpType, wr: &SendWr<'_>) -> Result<(Peer, Operations)> {
     let peer = wr.peer.ok_or(Error::Invalid(
         "the work request has no peer, which a datagram service needs",
     ))?;

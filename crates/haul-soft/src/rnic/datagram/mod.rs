@@ -33,7 +33,7 @@ mod tools;
 mod validation;
 mod work;
 
-pub(super) use admission::admit;
+pub(super) use admission::{admit, steps};
 pub(super) use outbox::Outbox;
 pub(super) use service::Service;
 pub(super) use tools::Tools;

@@ -35,7 +35,7 @@ use super::work;
 use crate::rnic::buffers::{Buffers, Outgoing, OutgoingData, Receives};
 use crate::rnic::events::AsyncEvents;
 use crate::rnic::limits::QP_WR_MAX;
-use crate::rnic::operation::{NO_WRITE, Operations, opcode};
+use crate::rnic::operation::{NO_WRITE, Operations};
 use crate::rnic::places::{Held, Places};
 use crate::rnic::queue::Pushed;
 use crate::rnic::shape::{NOT_SHARED, Shape, lower_half, refused};
@@ -326,7 +326,7 @@ impl Service {
     pub(in crate::rnic) fn post_admitted(&mut self, tools: &Tools<'_>, wr: &SendWr<'_>) {
         let steps = steps(self.qp_type, wr);
         if let Err(error) = steps.and_then(|steps| self.post_steps(tools, wr, steps)) {
-            self.report_send(wr.wr_id, (refused(&error), 0), opcode(wr.op), 0);
+            self.report_send(wr.wr_id, (refused(&error), 0), wr.op.completes_as(), 0);
         }
     }
 
@@ -338,7 +338,7 @@ impl Service {
     ) -> Result<()> {
         if self.shape.view.state() == QpState::Err {
             let status = (WcStatus::WrFlushErr, 0);
-            self.report_send(wr.wr_id, status, opcode(wr.op), 0);
+            self.report_send(wr.wr_id, status, wr.op.completes_as(), 0);
             return Ok(());
         }
         let mut rest = *wr;
@@ -368,7 +368,7 @@ impl Service {
         };
         let outgoing = Outgoing {
             data,
-            opcode: opcode(wr.op),
+            opcode: wr.op.completes_as(),
             silent,
             peer: Some(peer),
         };
@@ -747,7 +747,7 @@ impl Service {
         };
         self.buffers.receives.remove(completion.slot);
         let mut pushed = self.receipt(completion.id, status, opcode);
-        pushed.solicited = solicited;
+        pushed.wc.solicited = solicited;
         pushed.wc.data = data;
         pushed.wc.byte_len = len;
         pushed.wc.src = completion.peer.map(|peer| Peer::new(peer.addr, peer.qpn));
@@ -780,7 +780,7 @@ impl Service {
             self.received.push(pushed);
             return;
         }
-        pushed.solicited = received.solicited;
+        pushed.wc.solicited = received.solicited;
         pushed.wc.src = Some(work::peer(&received.from));
         match received.immediate {
             Some(data) => pushed.wc.data = WcData::Imm(lower_half(data)),
@@ -882,7 +882,6 @@ impl Service {
     ) -> Pushed {
         Pushed {
             wc: WorkCompletion::new(wr_id, status, opcode, self.shape.view.qp_num),
-            solicited: false,
             held,
         }
     }

@@ -20,6 +20,7 @@ use crate::rnic::datagram::{Service, Tools, admit};
 use crate::rnic::posts::Member;
 use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
+use crate::rnic::shared_receives::SharedReceives;
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -88,6 +89,23 @@ impl DatagramQp {
         Member::Service(self.number)
     }
 
+    /// The queue that it alone takes receives from, where an engine drives.
+    pub(super) fn own_receives(&self) -> Option<&SharedReceives> {
+        self.front.as_ref()?.own()
+    }
+
+    /// There are more receives in that queue.
+    pub(super) fn note_receives(&self) {
+        if let Some(front) = &self.front {
+            front.note_receives(&self.shard, self.member(), self.is_awaited());
+        }
+    }
+
+    /// Whether a reliable peer may wait for receives.
+    fn is_awaited(&self) -> bool {
+        self.qp_type == QpType::Rd
+    }
+
     fn check_new(&self) -> Result<()> {
         match self.view.state() {
             QpState::Reset => Ok(()),
@@ -130,9 +148,7 @@ impl QpOps for DatagramQp {
 
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         if let Some(front) = &self.front {
-            // A reliable peer may wait for it.
-            let is_awaited = self.qp_type == QpType::Rd;
-            return front.post_recv(&self.shard, self.member(), requests, is_awaited);
+            return front.post_recv(&self.shard, self.member(), requests, self.is_awaited());
         }
         self.with(|service, tools| service.post_recv(tools, requests))
             .unwrap_or(Ok(()))

@@ -75,10 +75,22 @@ impl Front {
             Ok(()) => requests.len(),
             Err(refused) => refused.posted,
         };
-        // Whoever sets this state flushes afterwards: it finds them, or they are seen here.
-        if count > 0 && (is_awaited || self.shape.view.state() == QpState::Err) {
-            shard.post(|batch| batch.call(member));
+        if count > 0 {
+            self.note_receives(shard, member, is_awaited);
         }
         posted
+    }
+
+    /// There are more receives.
+    pub(super) fn note_receives(&self, shard: &Shard, member: Member, is_awaited: bool) {
+        // Whoever sets this state flushes afterwards: it finds them, or they are seen here.
+        if is_awaited || self.shape.view.state() == QpState::Err {
+            shard.post(|batch| batch.call(member));
+        }
+    }
+
+    /// The queue of receives, if it is not a shared one.
+    pub(super) fn own(&self) -> Option<&SharedReceives> {
+        self.own.as_deref()
     }
 }

@@ -23,6 +23,7 @@ use crate::rnic::pair::{ConnectionState, Pair, admit};
 use crate::rnic::posts::Member;
 use crate::rnic::shape::View;
 use crate::rnic::shard::Shard;
+use crate::rnic::shared_receives::SharedReceives;
 
 /// A queue pair: its place in a shard.
 #[derive(Debug)]
@@ -83,6 +84,18 @@ impl Qp {
 
     fn member(&self) -> Member {
         Member::Pair(self.number)
+    }
+
+    /// The queue that it alone takes receives from, where an engine drives.
+    pub(super) fn own_receives(&self) -> Option<&SharedReceives> {
+        self.front.as_ref()?.own()
+    }
+
+    /// There are more receives in that queue.
+    pub(super) fn note_receives(&self) {
+        if let Some(front) = &self.front {
+            front.note_receives(&self.shard, self.member(), false);
+        }
     }
 }
 

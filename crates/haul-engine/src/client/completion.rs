@@ -1,0 +1,333 @@
+//! Completion queues and channels.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use haul_io::notify::{Signal, wait_readable};
+use haul_slab::SharedMemory;
+use haul_verbs::provider::{CompletionChannelOps, CqOps};
+use haul_verbs::{Error, Notify, Result, WorkCompletion};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::RecvFlags;
+
+use super::context::Context;
+use super::link::{Link, UNEXPECTED, lock};
+use crate::entry;
+use crate::message::{Reply, Request};
+use crate::ring::{Consumer, Place};
+use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM, queue_bytes};
+use crate::socket::Packets;
+
+/// Looks at an empty queue after which one asks whether the engine lives.
+const LOOKS: u32 = 256;
+
+#[derive(Debug)]
+pub(super) struct Cq {
+    pub(super) context: Arc<Context>,
+    pub(super) number: u32,
+    token: u64,
+    channel: Option<Arc<CompletionChannel>>,
+    /// Set by the engine while a thread sleeps here.
+    wake: Signal,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ring: Consumer,
+    /// Of requests that the engine did not complete before it ended.
+    flushed: VecDeque<WorkCompletion>,
+    empty_looks: u32,
+}
+
+impl Cq {
+    pub(super) fn create(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<Arc<CompletionChannel>>,
+        token: u64,
+    ) -> Result<Arc<Self>> {
+        Error::at_least("entries", entries.into(), 1)?;
+        Error::at_most("entries", entries.into(), context.attributes.max_cqe.into())?;
+        let memory = SharedMemory::create(queue_bytes(entries));
+        let memory = memory.map_err(Error::os("memory of a completion queue"))?;
+        let place = Place::new(&memory, 0, entries, entry::COMPLETION).ok_or(UNEXPECTED)?;
+        let request = Request::CreateCq {
+            entries,
+            channel: channel.as_ref().map(|channel| channel.number),
+            token,
+        };
+        let (reply, descriptors) = context.link.call(&request, &[memory.fd()])?;
+        let (Reply::Object(number), Some(wake)) = (reply, descriptors.into_iter().next()) else {
+            return Err(UNEXPECTED);
+        };
+        let cq = Arc::new(Self {
+            context: Arc::clone(context),
+            number,
+            token,
+            channel,
+            wake: Signal::from(wake),
+            inner: Mutex::new(Inner {
+                ring: Consumer::new(place),
+                flushed: VecDeque::new(),
+                empty_looks: 0,
+            }),
+        });
+        if let Some(channel) = &cq.channel {
+            lock(&channel.queues).push(token);
+        }
+        context.link.add_queue(&cq);
+        Ok(cq)
+    }
+
+    fn link(&self) -> &Link {
+        &self.context.link
+    }
+
+    /// Adds the completions of requests that nobody will complete.
+    pub(super) fn flush(&self, completions: impl Iterator<Item = WorkCompletion>) {
+        lock(&self.inner).flushed.extend(completions);
+    }
+
+    /// Wakes who sleeps, if the engine is gone.
+    pub(super) fn wake(&self) {
+        self.wake.set();
+    }
+
+    fn is_empty(&self) -> bool {
+        let inner = lock(&self.inner);
+        inner.flushed.is_empty()
+            && inner.ring.available() == Ok(0)
+            && inner.ring.place().mark(OVERFLOWED).load(Ordering::Acquire) == 0
+    }
+
+    /// Takes completions out of the ring; none if the engine wrote what cannot be.
+    fn take(&self, inner: &mut Inner, out: &mut [WorkCompletion]) -> Option<usize> {
+        let available = inner.ring.available().ok()? as usize;
+        let count = available.min(out.len());
+        for place in &mut out[..count] {
+            *place = entry::completion(&inner.ring.take()).ok()?;
+        }
+        if count > 0 {
+            inner.ring.release();
+            fence(Ordering::SeqCst);
+            let wants_room = inner.ring.place().mark(WANTS_ROOM);
+            if wants_room.load(Ordering::Relaxed) != 0 && wants_room.swap(0, Ordering::AcqRel) != 0
+            {
+                self.link().ring();
+            }
+        }
+        Some(count)
+    }
+}
+
+impl CqOps for Cq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        let mut inner = lock(&self.inner);
+        let Some(mut count) = self.take(&mut inner, out) else {
+            drop(inner);
+            self.link().die();
+            return Ok(0);
+        };
+        if count > 0 {
+            inner.empty_looks = 0;
+            drop(inner);
+            // Of consecutive completions of one queue pair, it is looked up once.
+            let mut qp = None;
+            for completion in &out[..count] {
+                if qp
+                    .as_ref()
+                    .is_none_or(|(number, _)| *number != completion.qp_num)
+                {
+                    qp = self
+                        .link()
+                        .qp(completion.qp_num)
+                        .map(|qp| (completion.qp_num, qp));
+                }
+                if let Some((_, qp)) = &qp {
+                    qp.complete(completion);
+                }
+            }
+            return Ok(count);
+        }
+        while let Some(place) = out.get_mut(count)
+            && let Some(flushed) = inner.flushed.pop_front()
+        {
+            *place = flushed;
+            count += 1;
+        }
+        if count > 0 {
+            return Ok(count);
+        }
+        if inner.ring.place().mark(OVERFLOWED).load(Ordering::Acquire) != 0 {
+            return Err(Error::CqOverflow);
+        }
+        inner.empty_looks += 1;
+        if inner.empty_looks.is_multiple_of(LOOKS) {
+            drop(inner);
+            self.link().look();
+        }
+        Ok(0)
+    }
+
+    fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
+        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let count = self.poll(out)?;
+            if count > 0 || out.is_empty() {
+                return Ok(count);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(0);
+            }
+            let sleepers = {
+                let inner = lock(&self.inner);
+                inner.ring.place().clone()
+            };
+            sleepers.mark(SLEEPERS).fetch_add(1, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let slept = if self.is_empty() && !self.link().look() {
+                sleep(&self.wake, self.link().life(), left)
+            } else {
+                Ok(())
+            };
+            let others = sleepers.mark(SLEEPERS).fetch_sub(1, Ordering::Relaxed) > 1;
+            self.wake.clear();
+            if others && (!self.is_empty() || self.link().is_dead()) {
+                // What this thread leaves is theirs.
+                self.wake.set();
+            }
+            slept?;
+        }
+    }
+
+    fn arm(&self, notify: Notify) -> Result<()> {
+        if self.channel.is_none() {
+            return Err(Error::Invalid("the completion queue has no channel"));
+        }
+        let inner = lock(&self.inner);
+        let armed = inner.ring.place().mark(ARMED);
+        match notify {
+            Notify::Any => armed.store(ANY, Ordering::Release),
+            // Armed for any stays so.
+            Notify::Solicited => {
+                let order = (Ordering::AcqRel, Ordering::Relaxed);
+                let _ = armed.compare_exchange(0, SOLICITED, order.0, order.1);
+            }
+        }
+        fence(Ordering::SeqCst);
+        Ok(())
+    }
+}
+
+/// Waits for a signal, or for the end of the engine.
+fn sleep(signal: &Signal, life: BorrowedFd<'_>, left: Option<Duration>) -> Result<()> {
+    let mut fds = [
+        PollFd::new(signal, PollFlags::IN),
+        PollFd::from_borrowed_fd(life, PollFlags::empty()),
+    ];
+    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+    match poll(&mut fds, timeout.as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(Error::os("waiting for completions")(error.into())),
+    }
+}
+
+impl Drop for Cq {
+    fn drop(&mut self) {
+        if let Some(channel) = &self.channel {
+            let mut queues = lock(&channel.queues);
+            if let Some(at) = queues.iter().position(|token| *token == self.token) {
+                queues.swap_remove(at);
+            }
+        }
+        self.link().close(self.number);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CompletionChannel {
+    pub(super) context: Arc<Context>,
+    number: u32,
+    socket: Packets,
+    /// Tokens of its queues.
+    queues: Mutex<Vec<u64>>,
+    /// Tokens of queues to look at since the engine is gone.
+    last: Mutex<Option<VecDeque<u64>>>,
+}
+
+impl CompletionChannel {
+    pub(super) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
+        let (reply, descriptors) = context.link.call(&Request::CreateCompletionChannel, &[])?;
+        let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
+            return Err(UNEXPECTED);
+        };
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
+            number,
+            socket: Packets::new(socket),
+            queues: Mutex::default(),
+            last: Mutex::default(),
+        }))
+    }
+}
+
+impl CompletionChannelOps for CompletionChannel {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn poll_event(&self) -> Result<Option<u64>> {
+        match self.socket.receive(RecvFlags::DONTWAIT) {
+            Ok(Some(packet)) => {
+                let token = packet.bytes.as_slice().try_into().map_err(|_| UNEXPECTED)?;
+                Ok(Some(u64::from_ne_bytes(token)))
+            }
+            Ok(None) => {
+                self.context.link.die();
+                let mut last = lock(&self.last);
+                let queues = || lock(&self.queues).iter().copied().collect();
+                Ok(last.get_or_insert_with(queues).pop_front())
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(Error::os("waiting for an event")(error)),
+        }
+    }
+
+    fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
+        wait(self.fd(), timeout, || self.poll_event())
+    }
+}
+
+impl Drop for CompletionChannel {
+    fn drop(&mut self) {
+        self.context.link.close(self.number);
+    }
+}
+
+/// Waits until there is an event behind a descriptor. A descriptor whose engine is gone has no more.
+pub(super) fn wait<T>(
+    fd: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+    poll: impl Fn() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        if let Some(event) = poll()? {
+            return Ok(Some(event));
+        }
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return Ok(None);
+        }
+        if haul_io::notify::has_hung_up(fd).map_err(Error::os("waiting for an event"))? {
+            return poll();
+        }
+        let ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
+        wait_readable([fd], ns).map_err(Error::os("waiting for an event"))?;
+    }
+}

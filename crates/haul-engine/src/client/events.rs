@@ -1,0 +1,224 @@
+//! Events of connections, requests for them, and listeners.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
+use haul_verbs::provider::{EventChannelOps, ListenerOps, QpOps, RequestOps};
+use haul_verbs::{Blame, Error, Failure, Result};
+use rustix::net::RecvFlags;
+
+use super::completion::wait;
+use super::context::{Context, ours};
+use super::link::{UNEXPECTED, lock};
+use super::queue::Qp;
+use crate::message::{Event, Parameters, Reply, Request, Why, established};
+use crate::socket::Packets;
+
+#[derive(Debug)]
+pub(super) struct EventChannel {
+    pub(super) context: Arc<Context>,
+    pub(super) number: u32,
+    socket: Packets,
+    /// Connections whose end is still to be told.
+    open: Mutex<BTreeSet<u32>>,
+}
+
+impl EventChannel {
+    pub(super) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
+        let (reply, descriptors) = context.link.call(&Request::CreateEventChannel, &[])?;
+        let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
+            return Err(UNEXPECTED);
+        };
+        Ok(Arc::new(Self {
+            context: Arc::clone(context),
+            number,
+            socket: Packets::new(socket),
+            open: Mutex::default(),
+        }))
+    }
+
+    /// A connection begins whose end this channel tells.
+    pub(super) fn begin(&self, qp_num: u32) {
+        lock(&self.open).insert(qp_num);
+    }
+
+    fn event(&self, event: Event) -> CmEvent {
+        let end = |qp_num: u32| lock(&self.open).remove(&qp_num);
+        match event {
+            Event::Request {
+                request,
+                peer,
+                private_data,
+                resources: (resources, depth),
+            } => {
+                let ops = Box::new(PendingRequest {
+                    context: Arc::clone(&self.context),
+                    number: Some(request),
+                });
+                let request = ConnectRequest::new(ops, peer, private_data, resources, depth);
+                CmEvent::ConnectRequest(request)
+            }
+            Event::Established {
+                qp_num,
+                private_data,
+                resources,
+            } => {
+                // Of a connection that was accepted, too.
+                self.begin(qp_num);
+                CmEvent::Established {
+                    qp_num,
+                    established: established(private_data, resources),
+                }
+            }
+            Event::Rejected {
+                qp_num,
+                private_data,
+            } => {
+                end(qp_num);
+                CmEvent::Rejected {
+                    qp_num,
+                    private_data,
+                }
+            }
+            Event::Unreachable { qp_num, failure } => {
+                end(qp_num);
+                CmEvent::Unreachable {
+                    qp_num,
+                    failure: failure.get(),
+                }
+            }
+            Event::Disconnected { qp_num, failure } => {
+                end(qp_num);
+                CmEvent::Disconnected {
+                    qp_num,
+                    failure: failure.map(Why::get),
+                }
+            }
+        }
+    }
+}
+
+impl EventChannelOps for EventChannel {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn poll(&self) -> Result<Option<CmEvent>> {
+        match self.socket.receive(RecvFlags::DONTWAIT) {
+            Ok(Some(packet)) => {
+                let event = packet.message().map_err(Error::os("an event"))?;
+                Ok(Some(self.event(event)))
+            }
+            Ok(None) => {
+                self.context.link.die();
+                let ended = lock(&self.open).pop_first();
+                Ok(ended.map(|qp_num| CmEvent::Disconnected {
+                    qp_num,
+                    failure: Some(ENDED()),
+                }))
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
+            Err(error) => Err(Error::os("waiting for an event")(error)),
+        }
+    }
+
+    fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
+        wait(self.fd(), timeout, || self.poll())
+    }
+}
+
+/// Why the connections of an engine that is gone have ended.
+pub(super) const ENDED: fn() -> Failure = || Failure::new(Blame::Local, "the engine has ended");
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        self.context.link.close(self.number);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Listener {
+    channel: Arc<EventChannel>,
+    number: u32,
+    address: SocketAddr,
+}
+
+impl Listener {
+    pub(super) fn new(
+        channel: &Arc<EventChannel>,
+        address: SocketAddr,
+        backlog: u32,
+    ) -> Result<Self> {
+        let request = Request::Listen {
+            address,
+            channel: channel.number,
+            backlog,
+        };
+        match channel.context.link.call(&request, &[])? {
+            (Reply::Listener { listener, address }, _) => Ok(Self {
+                channel: Arc::clone(channel),
+                number: listener,
+                address,
+            }),
+            _ => Err(UNEXPECTED),
+        }
+    }
+}
+
+impl ListenerOps for Listener {
+    fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.channel.context.link.close(self.number);
+    }
+}
+
+/// A request for a connection, which is refused if nobody answers it.
+#[derive(Debug)]
+struct PendingRequest {
+    context: Arc<Context>,
+    number: Option<u32>,
+}
+
+impl RequestOps for PendingRequest {
+    fn accept(mut self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()> {
+        let qp: Arc<Qp> = ours(qp)?;
+        self.context.check(&qp.context)?;
+        let Some(request) = self.number.take() else {
+            return Err(UNEXPECTED);
+        };
+        self.context.link.order(&Request::Accept {
+            request,
+            qp: qp.number,
+            param: Parameters::of(param),
+        })?;
+        qp.begin();
+        Ok(())
+    }
+
+    fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {
+        let Some(request) = self.number.take() else {
+            return Err(UNEXPECTED);
+        };
+        self.context.link.order(&Request::Reject {
+            request,
+            private_data: private_data.to_vec(),
+        })
+    }
+}
+
+impl Drop for PendingRequest {
+    fn drop(&mut self) {
+        if let Some(number) = self.number {
+            self.context.link.close(number);
+        }
+    }
+}

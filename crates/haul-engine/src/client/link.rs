@@ -1,0 +1,233 @@
+//! The connection to an engine, which all objects of a context share.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use haul_io::notify::Signal;
+use haul_slab::SharedMemory;
+use haul_verbs::{DeviceAttributes, Error, Result, Transport};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::completion::Cq;
+use super::queue::Qp;
+use crate::message::{ABI, Reply, Request, TRANSPORTS, position};
+use crate::socket::Packets;
+
+#[derive(Debug)]
+pub(super) struct Link {
+    control: Packets,
+    /// One request at a time.
+    turn: Mutex<()>,
+    /// Its first word is not zero while the engine sleeps.
+    sleeping: SharedMemory,
+    doorbell: Signal,
+    is_dead: AtomicBool,
+    /// By their numbers of completions.
+    qps: Mutex<HashMap<u32, Weak<Qp>>>,
+    queues: Mutex<Vec<Weak<Cq>>>,
+}
+
+/// A new connection.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) link: Arc<Link>,
+    pub(super) attributes: DeviceAttributes,
+    /// Where asynchronous events come from.
+    pub(super) events: Packets,
+}
+
+impl Link {
+    /// Whether an engine answers at this path.
+    pub(super) fn probe(path: &Path) -> io::Result<()> {
+        Packets::connect(path).map(drop)
+    }
+
+    pub(super) fn open(path: &Path, transport: Transport) -> Result<Opened> {
+        let connecting = Error::os("connecting to the engine");
+        let control = Packets::connect(path).map_err(connecting)?;
+        let sleeping = SharedMemory::create(1).map_err(Error::os("memory for the engine"))?;
+        let request = Request::Open {
+            abi: ABI,
+            transport: position(&TRANSPORTS, &transport),
+        };
+        let (reply, descriptors) = exchange(&control, &request, &[sleeping.fd()])?;
+        let mut descriptors = descriptors.into_iter();
+        let (Reply::Opened(attributes), Some(events), Some(doorbell)) =
+            (reply, descriptors.next(), descriptors.next())
+        else {
+            return Err(UNEXPECTED);
+        };
+        let link = Self {
+            control,
+            turn: Mutex::new(()),
+            sleeping,
+            doorbell: Signal::from(doorbell),
+            is_dead: AtomicBool::new(false),
+            qps: Mutex::default(),
+            queues: Mutex::default(),
+        };
+        Ok(Opened {
+            link: Arc::new(link),
+            attributes: attributes.get().ok_or(UNEXPECTED)?,
+            events: Packets::new(events),
+        })
+    }
+
+    /// Asks the engine for something.
+    pub(super) fn call(
+        &self,
+        request: &Request,
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Result<(Reply, Vec<OwnedFd>)> {
+        let turn = lock(&self.turn);
+        if self.is_dead.load(Ordering::Acquire) {
+            return Err(gone());
+        }
+        let answer = exchange(&self.control, request, descriptors);
+        drop(turn);
+        if let Err(Error::Os { source, .. }) = &answer
+            && is_lost(source)
+        {
+            self.die();
+            return Err(gone());
+        }
+        answer
+    }
+
+    /// Asks for what has no answer but that it was done.
+    pub(super) fn order(&self, request: &Request) -> Result<()> {
+        match self.call(request, &[])? {
+            (Reply::Done, _) => Ok(()),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Asks for a new object with memory of its own.
+    pub(super) fn create(&self, request: &Request, memory: &[BorrowedFd<'_>]) -> Result<u32> {
+        match self.call(request, memory)? {
+            (Reply::Object(number), _) => Ok(number),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    /// Ends an object; an engine that is gone has none.
+    pub(super) fn close(&self, number: u32) {
+        let _ = self.order(&Request::Close(number));
+    }
+
+    /// Wakes the engine if it sleeps, after something was published.
+    pub(super) fn ring(&self) {
+        fence(Ordering::SeqCst);
+        if self.sleeping.words()[0].load(Ordering::Relaxed) != 0 {
+            self.doorbell.set();
+        }
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.is_dead.load(Ordering::Acquire)
+    }
+
+    /// Asks the kernel whether the engine is gone.
+    pub(super) fn look(&self) -> bool {
+        if !self.is_dead() {
+            let mut fds = [PollFd::new(&self.control, PollFlags::empty())];
+            let timeout = Timespec::default();
+            if poll(&mut fds, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+                self.die();
+            }
+        }
+        self.is_dead()
+    }
+
+    /// A descriptor that has failed when the engine is gone.
+    pub(super) fn life(&self) -> BorrowedFd<'_> {
+        self.control.as_fd()
+    }
+
+    /// The engine is gone, or has written what cannot be: all requests are flushed.
+    pub(super) fn die(&self) {
+        if self.is_dead.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        // The engine, if there is one, ends the session.
+        let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
+        let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
+        for qp in qps {
+            qp.flush();
+        }
+        for queue in lock(&self.queues).iter().filter_map(Weak::upgrade) {
+            queue.wake();
+        }
+    }
+
+    pub(super) fn add_qp(&self, qp_num: u32, qp: &Arc<Qp>) {
+        lock(&self.qps).insert(qp_num, Arc::downgrade(qp));
+    }
+
+    pub(super) fn remove_qp(&self, qp_num: u32) {
+        lock(&self.qps).remove(&qp_num);
+    }
+
+    pub(super) fn qp(&self, qp_num: u32) -> Option<Arc<Qp>> {
+        lock(&self.qps).get(&qp_num).and_then(Weak::upgrade)
+    }
+
+    pub(super) fn add_queue(&self, queue: &Arc<Cq>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|queue| queue.strong_count() > 0);
+        queues.push(Arc::downgrade(queue));
+    }
+}
+
+fn exchange(
+    control: &Packets,
+    request: &Request,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(Reply, Vec<OwnedFd>)> {
+    let failed = |source| Error::Os {
+        what: "the engine",
+        source,
+    };
+    control
+        .put(request, descriptors, SendFlags::empty())
+        .map_err(failed)?;
+    let packet = control.receive(RecvFlags::empty()).map_err(failed)?;
+    let packet = packet.ok_or_else(gone)?;
+    match packet.message().map_err(failed)? {
+        Reply::Failed(error) => Err(error.get()),
+        reply => Ok((reply, packet.descriptors)),
+    }
+}
+
+/// Whether nobody listens there.
+pub(super) fn is_absent(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionRefused, NotFound};
+    matches!(error.kind(), NotFound | ConnectionRefused)
+}
+
+fn is_lost(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected};
+    matches!(
+        error.kind(),
+        BrokenPipe | ConnectionReset | InvalidData | NotConnected
+    )
+}
+
+fn gone() -> Error {
+    Error::Os {
+        what: "the engine has ended",
+        source: io::ErrorKind::ConnectionReset.into(),
+    }
+}
+
+/// An answer of another kind.
+pub(super) const UNEXPECTED: Error = Error::Invalid("the engine answers something else");
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,120 @@
+//! Protection domains, and memory that the engine reaches.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use haul_slab::{Region, SharedMemory};
+use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
+use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
+
+use super::context::Context;
+use super::link::UNEXPECTED;
+use super::queue::{Qp, Srq};
+use crate::message::{Allowed, Reply, Request};
+
+#[derive(Debug)]
+pub(super) struct Pd {
+    pub(super) context: Arc<Context>,
+    pub(super) number: u32,
+}
+
+impl Pd {
+    pub(super) fn new(context: Arc<Context>, number: u32) -> Self {
+        Self { context, number }
+    }
+}
+
+impl PdOps for Pd {
+    fn map(&self, len: usize) -> io::Result<Region> {
+        let whole = SharedMemory::create(len)?.region();
+        whole.cut(0, len).map_err(io::Error::other)
+    }
+
+    fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
+        let Some((memory, offset)) = init.region.shared() else {
+            return Err(Error::Unsupported(
+                "an engine's memory region outside of shared memory (Pd::map, haul_mr_alloc)",
+            ));
+        };
+        let request = Request::Register {
+            pd: self.number,
+            offset: offset as u64,
+            len: init.region.len() as u64,
+            access: init.access.bits(),
+            addr: match init.addressing {
+                MrAddressing::ZeroBased => None,
+                MrAddressing::Virtual => Some(init.region.addr()),
+                MrAddressing::At(addr) => Some(addr),
+            },
+            sources: Allowed::of(&init.sources),
+        };
+        match self.context.link.call(&request, &[memory.fd()])? {
+            (
+                Reply::Mr {
+                    mr,
+                    lkey,
+                    rkey,
+                    addr,
+                },
+                _,
+            ) => Ok(Arc::new(Mr {
+                pd: self,
+                number: mr,
+                keys: (lkey, rkey),
+                addr,
+                is_closed: AtomicBool::new(false),
+            })),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
+        Ok(Qp::create(self, init)?)
+    }
+
+    fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
+        Ok(Srq::create(self, init)?)
+    }
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        self.context.link.close(self.number);
+    }
+}
+
+#[derive(Debug)]
+struct Mr {
+    pd: Arc<Pd>,
+    number: u32,
+    keys: (u32, u32),
+    addr: u64,
+    is_closed: AtomicBool,
+}
+
+impl MrOps for Mr {
+    fn lkey(&self) -> u32 {
+        self.keys.0
+    }
+
+    fn rkey(&self) -> u32 {
+        self.keys.1
+    }
+
+    fn addr(&self) -> u64 {
+        self.addr
+    }
+
+    fn dereg(&self) -> Result<()> {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        let link = &self.pd.context.link;
+        match link.order(&Request::Close(self.number)) {
+            // An engine that is gone touches nothing.
+            Err(_) if link.is_dead() => Ok(()),
+            done => done,
+        }
+    }
+}

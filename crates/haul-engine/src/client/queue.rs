@@ -1,0 +1,463 @@
+//! Queue pairs and shared receive queues.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use haul_slab::SharedMemory;
+use haul_soft::rnic;
+use haul_verbs::cm::ConnParam;
+use haul_verbs::provider::{EventChannelOps, QpOps, SrqOps};
+use haul_verbs::{
+    Data, DatagramStatistics, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics,
+    QpType, RecvWr, Result, SendFlags, SendWr, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+    WriteRecord,
+};
+
+use super::completion::Cq;
+use super::context::{Context, ours};
+use super::events::{ENDED, EventChannel};
+use super::link::{Link, UNEXPECTED, lock};
+use super::memory::Pd;
+use crate::entry;
+use crate::message::{
+    self, Capacity, CreateQp, Datagram, Parameters, QP_TYPES, Record, Reply, Request, STATES, Why,
+    at, position,
+};
+use crate::ring::{Place, Producer};
+use crate::shared::QpRings;
+
+#[derive(Debug)]
+pub(super) struct Qp {
+    pub(super) context: Arc<Context>,
+    pub(super) number: u32,
+    qp_num: u32,
+    capacity: QpCapacity,
+    qp_type: QpType,
+    signal_all: bool,
+    /// Connecting, accepted or bound: sends may be posted, and the engine knows whether it can.
+    has_begun: AtomicBool,
+    sends: Mutex<Sends>,
+    receives: Option<Mutex<Receives>>,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+    _pd: Arc<Pd>,
+}
+
+#[derive(Debug)]
+struct Sends {
+    ring: Producer,
+    /// Requests that are not complete, oldest first.
+    open: VecDeque<OpenSend>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OpenSend {
+    wr_id: u64,
+    opcode: WcOpcode,
+    is_signaled: bool,
+}
+
+#[derive(Debug)]
+struct Receives {
+    ring: Producer,
+    /// Requests that are not complete, oldest first.
+    open: VecDeque<u64>,
+}
+
+impl Receives {
+    fn post(&mut self, requests: &[RecvWr], max_wr: u32, max_sge: u32) -> Result<(), PostError> {
+        let mut posted = 0;
+        let mut result = Ok(());
+        for wr in requests {
+            let fits = rnic::check_receive(max_sge, wr);
+            let room = (self.open.len() < max_wr as usize)
+                .then_some(())
+                .ok_or(Error::Full("receive queue"));
+            if let Err(error) = fits.and(room) {
+                result = Err(PostError::new(posted, error));
+                break;
+            }
+            self.ring.write(&entry::of_recv(wr));
+            self.open.push_back(wr.wr_id);
+            posted += 1;
+        }
+        self.ring.publish();
+        result
+    }
+
+    /// Receives complete in order, except those of shared queues and datagram services.
+    fn complete(&mut self, wr_id: u64) {
+        if let Some(at) = self.open.iter().position(|open| *open == wr_id) {
+            self.open.remove(at);
+        }
+    }
+}
+
+impl Qp {
+    pub(super) fn create(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Arc<Self>> {
+        let context = &pd.context;
+        let (send_cq, recv_cq): (Arc<Cq>, Arc<Cq>) =
+            (ours(init.send_cq.ops())?, ours(init.recv_cq.ops())?);
+        context.check(&send_cq.context)?;
+        context.check(&recv_cq.context)?;
+        let srq: Option<Arc<Srq>> = init.srq.map(|srq| ours(srq.ops())).transpose()?;
+        let (capacity, limits) = (init.capacity, &context.attributes);
+        for (field, value, most) in [
+            ("max_send_wr", capacity.max_send_wr, limits.max_qp_wr),
+            ("max_recv_wr", capacity.max_recv_wr, limits.max_qp_wr),
+            ("max_inline", capacity.max_inline, limits.max_inline),
+        ] {
+            Error::at_most(field, value.into(), most.into())?;
+        }
+        let rings = QpRings::of(capacity, srq.is_some());
+        let memory = SharedMemory::create(rings.bytes);
+        let memory = memory.map_err(Error::os("memory of a queue pair"))?;
+        let (sends, receives) = rings.places(&memory).ok_or(UNEXPECTED)?;
+        let request = Request::CreateQp(Box::new(CreateQp {
+            pd: pd.number,
+            qp_type: position(&QP_TYPES, &init.qp_type),
+            send_cq: send_cq.number,
+            recv_cq: recv_cq.number,
+            srq: srq.as_ref().map(|srq| srq.number),
+            capacity: Capacity::of(capacity),
+            signal_all: init.signal_all,
+            remote_placement: init.remote_placement,
+            rate_limit: init
+                .rate_limit
+                .map(|limit| (limit.bits_per_second, limit.max_burst_bytes)),
+            datagram: Datagram::of(&init.datagram),
+        }));
+        let (Reply::Qp { qp, qp_num }, _) = context.link.call(&request, &[memory.fd()])? else {
+            return Err(UNEXPECTED);
+        };
+        let sends = Mutex::new(Sends {
+            ring: Producer::new(sends),
+            open: VecDeque::new(),
+        });
+        let receives = receives.map(|place| {
+            Mutex::new(Receives {
+                ring: Producer::new(place),
+                open: VecDeque::new(),
+            })
+        });
+        let qp = Arc::new(Self {
+            context: Arc::clone(context),
+            number: qp,
+            qp_num,
+            capacity,
+            qp_type: init.qp_type,
+            signal_all: init.signal_all,
+            has_begun: AtomicBool::new(false),
+            sends,
+            receives,
+            send_cq,
+            recv_cq,
+            srq,
+            _pd: pd,
+        });
+        qp.link().add_qp(qp_num, &qp);
+        Ok(qp)
+    }
+
+    fn link(&self) -> &Link {
+        &self.context.link
+    }
+
+    /// It may send from now on.
+    pub(super) fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    /// A completion of it was taken.
+    pub(super) fn complete(&self, completion: &WorkCompletion) {
+        match completion.opcode {
+            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm | WcOpcode::RecvWriteRecord => {
+                match (&self.receives, &self.srq) {
+                    (Some(receives), _) => lock(receives).complete(completion.wr_id),
+                    (None, Some(srq)) => lock(&srq.receives).complete(completion.wr_id),
+                    (None, None) => {}
+                }
+            }
+            _ => {
+                let mut sends = lock(&self.sends);
+                // Those before it are complete, too, and were not to be told of.
+                while let Some(open) = sends.open.pop_front() {
+                    let is_error = completion.status != WcStatus::Success;
+                    if open.is_signaled || (is_error && open.wr_id == completion.wr_id) {
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Completes all requests, for the engine is gone.
+    pub(super) fn flush(&self) {
+        let flushed =
+            |wr_id, opcode| WorkCompletion::new(wr_id, WcStatus::WrFlushErr, opcode, self.qp_num);
+        let sends = std::mem::take(&mut lock(&self.sends).open);
+        let sends = sends.iter().map(|open| flushed(open.wr_id, open.opcode));
+        self.send_cq.flush(sends);
+        if let Some(receives) = &self.receives {
+            let receives = std::mem::take(&mut lock(receives).open);
+            let receives = receives.iter().map(|wr_id| flushed(*wr_id, WcOpcode::Recv));
+            self.recv_cq.flush(receives);
+        }
+    }
+
+    /// Refuses what the engine would refuse, while there is a caller to tell.
+    fn check(&self, sends: &Sends, wr: &SendWr<'_>) -> Result<entry::Request> {
+        rnic::check_send(self.qp_type, &self.capacity, wr)?;
+        if !self.has_begun.load(Ordering::Acquire) {
+            return Err(Error::State(QpState::Reset));
+        }
+        if sends.open.len() >= self.capacity.max_send_wr as usize {
+            return Err(Error::Full("send queue"));
+        }
+        entry::of_send(wr).ok_or(Error::Unsupported("this operation"))
+    }
+
+    fn numbers(&self, request: &Request) -> Result<Vec<u64>> {
+        match self.link().call(request, &[])? {
+            (Reply::Numbers(numbers), _) => Ok(numbers),
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn address(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<SocketAddr> {
+        match self.link().call(request, descriptors)? {
+            (Reply::Address(address), _) => {
+                self.begin();
+                Ok(address)
+            }
+            _ => Err(UNEXPECTED),
+        }
+    }
+
+    fn recorded(&self, request: &Request) -> Vec<WriteRecord> {
+        match self.link().call(request, &[]) {
+            Ok((Reply::Records(records), _)) => {
+                records.into_iter().filter_map(Record::get).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn about(&self) -> (QpState, Option<Failure>) {
+        match self.link().call(&Request::State(self.number), &[]) {
+            Ok((Reply::State { state, failure }, _)) => {
+                let state = at(&STATES, state.into()).unwrap_or(QpState::Err);
+                (state, failure.map(Why::get))
+            }
+            _ => (QpState::Err, Some(ENDED())),
+        }
+    }
+}
+
+impl QpOps for Qp {
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn state(&self) -> QpState {
+        self.about().0
+    }
+
+    fn failure(&self) -> Option<Failure> {
+        self.about().1
+    }
+
+    fn capacity(&self) -> QpCapacity {
+        self.capacity
+    }
+
+    fn statistics(&self) -> Result<QpStatistics> {
+        let numbers = self.numbers(&Request::Statistics(self.number))?;
+        Ok(message::statistics(&numbers))
+    }
+
+    fn post_send(&self, requests: &[SendWr<'_>]) -> Result<(), PostError> {
+        let mut sends = lock(&self.sends);
+        if self.link().is_dead() {
+            return Err(PostError::new(0, Error::State(QpState::Err)));
+        }
+        let mut result = Ok(());
+        for (posted, wr) in requests.iter().enumerate() {
+            match self.check(&sends, wr) {
+                Ok(entry) => {
+                    sends.ring.write(&entry);
+                    if let Data::Inline(bytes) = wr.data {
+                        for entry in entry::of_inline(bytes) {
+                            sends.ring.write(&entry);
+                        }
+                    }
+                    sends.open.push_back(OpenSend {
+                        wr_id: wr.wr_id,
+                        opcode: wr.op.completes_as(),
+                        is_signaled: self.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+                    });
+                }
+                Err(error) => {
+                    result = Err(PostError::new(posted, error));
+                    break;
+                }
+            }
+        }
+        sends.ring.publish();
+        drop(sends);
+        self.link().ring();
+        result
+    }
+
+    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        let Some(receives) = &self.receives else {
+            let error = Error::Invalid("the queue pair has a shared receive queue");
+            return Err(PostError::new(0, error));
+        };
+        let mut receives = lock(receives);
+        if self.link().is_dead() {
+            return Err(PostError::new(0, Error::State(QpState::Err)));
+        }
+        let capacity = &self.capacity;
+        let result = receives.post(requests, capacity.max_recv_wr, capacity.max_recv_sge);
+        drop(receives);
+        self.link().ring();
+        result
+    }
+
+    fn connect(
+        self: Arc<Self>,
+        peer: SocketAddr,
+        param: &ConnParam<'_>,
+        channel: &Arc<dyn EventChannelOps>,
+    ) -> Result<()> {
+        let channel: Arc<EventChannel> = ours(channel)?;
+        self.context.check(&channel.context)?;
+        channel.begin(self.qp_num);
+        self.link().order(&Request::Connect {
+            qp: self.number,
+            peer,
+            param: Parameters::of(param),
+            channel: channel.number,
+        })?;
+        self.begin();
+        Ok(())
+    }
+
+    fn disconnect(&self) -> Result<()> {
+        self.link().order(&Request::Disconnect(self.number))
+    }
+
+    fn bind(self: Arc<Self>, address: SocketAddr) -> Result<SocketAddr> {
+        let qp = self.number;
+        self.address(&Request::Bind { qp, address }, &[])
+    }
+
+    fn adopt(self: Arc<Self>, socket: OwnedFd) -> Result<SocketAddr> {
+        self.address(&Request::Adopt(self.number), &[socket.as_fd()])
+    }
+
+    fn attach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.multicast(true, group, interface)
+    }
+
+    fn detach_multicast(&self, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.multicast(false, group, interface)
+    }
+
+    fn take_record(&self, wr_id: u64) -> Option<WriteRecord> {
+        let qp = self.number;
+        self.recorded(&Request::TakeRecord { qp, wr_id }).pop()
+    }
+
+    fn records(&self, rkey: u32) -> Vec<WriteRecord> {
+        let qp = self.number;
+        self.recorded(&Request::Records { qp, rkey })
+    }
+
+    fn datagram_statistics(&self) -> Result<DatagramStatistics> {
+        let numbers = self.numbers(&Request::DatagramStatistics(self.number))?;
+        Ok(message::datagram_statistics(&numbers))
+    }
+}
+
+impl Qp {
+    fn multicast(&self, attach: bool, group: IpAddr, interface: Option<IpAddr>) -> Result<()> {
+        self.link().order(&Request::Multicast {
+            qp: self.number,
+            attach,
+            group,
+            interface,
+        })
+    }
+}
+
+impl Drop for Qp {
+    fn drop(&mut self) {
+        self.link().remove_qp(self.qp_num);
+        self.link().close(self.number);
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Srq {
+    pd: Arc<Pd>,
+    number: u32,
+    init: SrqInit,
+    receives: Mutex<Receives>,
+}
+
+impl Srq {
+    pub(super) fn create(pd: Arc<Pd>, init: &SrqInit) -> Result<Arc<Self>> {
+        let most = pd.context.attributes.max_qp_wr;
+        Error::at_most("max_wr", init.max_wr.into(), most.into())?;
+        let memory = SharedMemory::create(Place::bytes(init.max_wr, entry::REQUEST));
+        let memory = memory.map_err(Error::os("memory of a shared receive queue"))?;
+        let place = Place::new(&memory, 0, init.max_wr, entry::REQUEST).ok_or(UNEXPECTED)?;
+        let request = Request::CreateSrq {
+            pd: pd.number,
+            max_wr: init.max_wr,
+            max_sge: init.max_sge,
+            token: init.token,
+        };
+        let number = pd.context.link.create(&request, &[memory.fd()])?;
+        Ok(Arc::new(Self {
+            pd,
+            number,
+            init: *init,
+            receives: Mutex::new(Receives {
+                ring: Producer::new(place),
+                open: VecDeque::new(),
+            }),
+        }))
+    }
+
+    fn link(&self) -> &Link {
+        &self.pd.context.link
+    }
+}
+
+impl SrqOps for Srq {
+    fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
+        let mut receives = lock(&self.receives);
+        let result = receives.post(requests, self.init.max_wr, self.init.max_sge);
+        drop(receives);
+        self.link().ring();
+        result
+    }
+
+    fn arm_limit(&self, limit: u32) -> Result<()> {
+        let srq = self.number;
+        self.link().order(&Request::ArmSrq { srq, limit })
+    }
+}
+
+impl Drop for Srq {
+    fn drop(&mut self) {
+        self.link().close(self.number);
+    }
+}

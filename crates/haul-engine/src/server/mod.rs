@@ -1,0 +1,295 @@
+//! The engine: a socket, and a session for each client.
+
+mod session;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use haul_io::notify::{Signal, wait_readable};
+use haul_io::thread::start_on;
+use haul_soft::rnic;
+use haul_verbs::Error;
+use rustix::net::{SocketAddrUnix, SocketType};
+use rustix::process::Pid;
+
+use crate::socket::{Packets, socket};
+use session::{End, Session};
+
+/// What an engine allows.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// The devices that clients open. Engine threads alone drive them.
+    pub device: rnic::Options,
+    /// Whether users other than the engine's own may open devices: whom the permissions of the
+    /// socket let in.
+    pub all_users: bool,
+    /// Clients at a time.
+    pub clients: usize,
+    /// Bytes that one client may register.
+    pub client_memory: u64,
+    /// Objects that one client may have.
+    pub client_objects: usize,
+}
+
+impl Options {
+    /// Checks what a device would refuse.
+    ///
+    /// # Errors
+    /// Processors that this process may not use.
+    pub fn check(&self) -> Result<(), Error> {
+        let devices = rnic::provider(self.device.clone()).devices()?;
+        devices
+            .iter()
+            .try_for_each(|device| device.open().map(drop))
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        let mut device = rnic::Options::default();
+        device.drive = rnic::Drive::Engine;
+        Self {
+            device,
+            all_users: false,
+            clients: 256,
+            client_memory: 64 << 30,
+            client_objects: 1 << 16,
+        }
+    }
+}
+
+/// What one client may have.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    memory: u64,
+    objects: usize,
+    /// Whether it may listen at ports below 1024.
+    low_ports: bool,
+}
+
+impl Limits {
+    fn allow_port(&self, port: u16) -> Result<(), Error> {
+        if (1..1024).contains(&port) && !self.low_ports {
+            return Err(Error::Os {
+                what: "a port below 1024",
+                source: io::Error::from_raw_os_error(rustix::io::Errno::ACCESS.raw_os_error()),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Takes lines for people.
+pub type Tell = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Ends an engine.
+#[derive(Debug, Clone)]
+pub struct Stopper(Arc<Signal>);
+
+impl Stopper {
+    /// Ends it: no further client is accepted.
+    pub fn stop(&self) {
+        self.0.set();
+    }
+}
+
+/// What an engine has done.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Clients now.
+    pub clients: AtomicU64,
+    /// Clients since its start.
+    pub accepted: AtomicU64,
+    /// Clients that were refused: of another user or network namespace, or too many.
+    pub refused: AtomicU64,
+    /// Clients whose session ended because of what they did.
+    pub ended: AtomicU64,
+    /// Work requests, with the entries of their inline data.
+    pub requests: AtomicU64,
+    /// Completions.
+    pub completions: AtomicU64,
+}
+
+/// An engine that listens.
+#[derive(Debug)]
+pub struct Server {
+    socket: OwnedFd,
+    stop: Arc<Signal>,
+    /// To be removed at the end.
+    path: Option<PathBuf>,
+    options: Options,
+    counters: Arc<Counters>,
+}
+
+impl Server {
+    /// Listens at a path. A socket that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// `AddrInUse` if another engine listens there; else of the system calls.
+    pub fn bind(path: &Path, options: Options) -> io::Result<Self> {
+        let address = SocketAddrUnix::new(path)?;
+        let listener = socket()?;
+        if let Err(error) = rustix::net::bind(&listener, &address) {
+            if error != rustix::io::Errno::ADDRINUSE || Packets::connect(path).is_ok() {
+                return Err(error.into());
+            }
+            std::fs::remove_file(path)?;
+            rustix::net::bind(&listener, &address)?;
+        }
+        rustix::net::listen(&listener, 128)?;
+        let mut server = Self::new(listener, options)?;
+        server.path = Some(path.to_owned());
+        Ok(server)
+    }
+
+    /// Takes a socket of the kind `SOCK_SEQPACKET` that somebody else has made to listen.
+    ///
+    /// # Errors
+    /// `InvalidInput` if it is none; out of descriptors.
+    pub fn new(socket: OwnedFd, options: Options) -> io::Result<Self> {
+        let listens = rustix::net::sockopt::socket_acceptconn(&socket)?;
+        let kind = rustix::net::sockopt::socket_type(&socket)?;
+        if !listens || kind != SocketType::SEQPACKET {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        Ok(Self {
+            socket,
+            stop: Arc::new(Signal::new()?),
+            path: None,
+            options,
+            counters: Arc::default(),
+        })
+    }
+
+    /// What ends [`Server::run`].
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// What it has done.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Serves clients until it is stopped. Sessions go on until their clients or the process end.
+    /// `tell` gets a line about each client that is refused or whose session ends by its fault.
+    ///
+    /// # Errors
+    /// Of the listening socket.
+    pub fn run(&self, tell: &Tell) -> io::Result<()> {
+        let stop = &self.stop;
+        loop {
+            wait_readable([stop.as_fd(), self.socket.as_fd()], None)?;
+            if wait_readable([stop.as_fd()], Some(0))? {
+                return Ok(());
+            }
+            match rustix::net::accept_with(&self.socket, rustix::net::SocketFlags::CLOEXEC) {
+                Ok(client) => self.admit(client, tell),
+                // The client is gone again, or a signal came.
+                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                Err(error) => {
+                    tell(&format!("a client cannot be accepted: {error}"));
+                    std::thread::sleep(std::time::Duration::from_millis(100));
+                }
+            }
+        }
+    }
+
+    fn admit(&self, client: OwnedFd, tell: &Tell) {
+        let counters = &self.counters;
+        let limits = match self.check(&client) {
+            Ok(limits) => limits,
+            Err(why) => {
+                counters.refused.fetch_add(1, Ordering::Relaxed);
+                tell(&format!("a client was refused: {why}"));
+                return;
+            }
+        };
+        counters.accepted.fetch_add(1, Ordering::Relaxed);
+        let here = Present::new(counters);
+        let (options, counters) = (self.options.device.clone(), Arc::clone(counters));
+        let to = Arc::clone(tell);
+        let work = move || {
+            let session = Session::open(Packets::new(client), &options, limits, &counters);
+            let end = session.map_or_else(|end| end, Session::run);
+            if let End::Refused(_) | End::System(_) = end {
+                counters.ended.fetch_add(1, Ordering::Relaxed);
+            }
+            let why = match end {
+                End::Gone => None,
+                End::Refused(why) => Some(why.to_owned()),
+                End::System(error) => Some(error.to_string()),
+            };
+            if let Some(why) = why {
+                to(&format!("a client's session ended: {why}"));
+            }
+            drop(here);
+        };
+        let thread = std::thread::Builder::new().name("haul-client".to_owned());
+        let cpus = self.options.device.engine_cpus.as_ref();
+        if let Err(error) = start_on(cpus, || thread.spawn(work)) {
+            tell(&format!("no thread for a client: {error}"));
+        }
+    }
+
+    /// What this client may have.
+    fn check(&self, client: &OwnedFd) -> Result<Limits, String> {
+        let options = &self.options;
+        let peer = rustix::net::sockopt::socket_peercred(client)
+            .map_err(|error| format!("its credentials are unknown: {error}"))?;
+        let own = rustix::process::geteuid();
+        let is_trusted = peer.uid == own || peer.uid.is_root();
+        if !is_trusted && !options.all_users {
+            return Err(format!("it is of user {}", peer.uid.as_raw()));
+        }
+        if namespace(Some(peer.pid)) != namespace(None) {
+            return Err("it is in another network namespace".to_owned());
+        }
+        let clients = self.counters.clients.load(Ordering::Relaxed);
+        if clients >= options.clients as u64 {
+            return Err(format!("there are {clients} clients"));
+        }
+        Ok(Limits {
+            memory: options.client_memory,
+            objects: options.client_objects,
+            low_ports: is_trusted,
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // It may be gone, or replaced.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// The network namespace of a process, or of this one. None if it may not be asked.
+fn namespace(process: Option<Pid>) -> Option<PathBuf> {
+    let process = process.map_or("self".to_owned(), |pid| pid.as_raw_nonzero().to_string());
+    std::fs::read_link(format!("/proc/{process}/ns/net")).ok()
+}
+
+/// Counts a client as long as it lives.
+struct Present(Arc<Counters>);
+
+impl Present {
+    fn new(counters: &Arc<Counters>) -> Self {
+        counters.clients.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(counters))
+    }
+}
+
+impl Drop for Present {
+    fn drop(&mut self) {
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
