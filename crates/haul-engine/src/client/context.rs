@@ -12,6 +12,7 @@ use haul_verbs::provider::{
 use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
 use rustix::net::RecvFlags;
 
+use super::bounce::Bounces;
 use super::completion::{CompletionChannel, Cq};
 use super::events::{EventChannel, Listener};
 use super::link::{Link, Opened};
@@ -23,6 +24,7 @@ use crate::socket::Packets;
 pub(super) struct Context {
     pub(super) link: Arc<Link>,
     pub(super) attributes: DeviceAttributes,
+    pub(super) bounces: Bounces,
     events: Packets,
     has_told: AtomicBool,
 }
@@ -32,6 +34,7 @@ impl Context {
         Arc::new(Self {
             link: opened.link,
             attributes: opened.attributes,
+            bounces: Bounces::default(),
             events: opened.events,
             has_told: AtomicBool::new(false),
         })

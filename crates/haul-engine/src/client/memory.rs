@@ -4,10 +4,11 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use haul_slab::{Region, SharedMemory};
+use haul_slab::{AccessFlags, Region, SharedMemory};
 use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
 use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
 
+use super::bounce::Bounce;
 use super::context::Context;
 use super::link::UNEXPECTED;
 use super::queue::{Qp, Srq};
@@ -32,11 +33,12 @@ impl PdOps for Pd {
     }
 
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
-        let Some((memory, offset)) = init.region.shared() else {
-            return Err(Error::Unsupported(
-                "an engine's memory region outside of shared memory (Pd::map, haul_mr_alloc)",
-            ));
+        let double = match init.region.shared() {
+            Some(_) => None,
+            None => Some(double(&init)?),
         };
+        let region = double.as_ref().unwrap_or(&init.region);
+        let (memory, offset) = region.shared().ok_or(UNEXPECTED)?;
         let request = Request::Register {
             pd: self.number,
             offset: offset as u64,
@@ -58,13 +60,23 @@ impl PdOps for Pd {
                     addr,
                 },
                 _,
-            ) => Ok(Arc::new(Mr {
-                pd: self,
-                number: mr,
-                keys: (lkey, rkey),
-                addr,
-                is_closed: AtomicBool::new(false),
-            })),
+            ) => {
+                if let Some(shared) = double {
+                    let bounce = Bounce {
+                        own: init.region,
+                        shared,
+                        base: addr,
+                    };
+                    self.context.bounces.insert(lkey, bounce);
+                }
+                Ok(Arc::new(Mr {
+                    pd: self,
+                    number: mr,
+                    keys: (lkey, rkey),
+                    addr,
+                    is_closed: AtomicBool::new(false),
+                }))
+            }
             _ => Err(UNEXPECTED),
         }
     }
@@ -82,6 +94,20 @@ impl Drop for Pd {
     fn drop(&mut self) {
         self.context.link.close(self.number);
     }
+}
+
+/// Memory that the engine maps in the place of a region that it does not.
+fn double(init: &MrInit) -> Result<Region> {
+    let remote = AccessFlags::REMOTE_WRITE | AccessFlags::REMOTE_READ | AccessFlags::REMOTE_ATOMIC;
+    if init.access.intersects(remote) {
+        return Err(Error::Unsupported(
+            "access of peers to memory that the engine does not share (Pd::map and haul_mr_alloc \
+             give such memory)",
+        ));
+    }
+    let memory = SharedMemory::create(init.region.len());
+    let whole = memory.map_err(Error::os("memory for the engine"))?.region();
+    whole.cut(0, init.region.len()).map_err(|_| UNEXPECTED)
 }
 
 #[derive(Debug)]
@@ -110,6 +136,7 @@ impl MrOps for Mr {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        self.pd.context.bounces.remove(self.keys.0);
         let link = &self.pd.context.link;
         match link.order(&Request::Close(self.number)) {
             // An engine that is gone touches nothing.

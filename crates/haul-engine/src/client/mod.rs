@@ -1,5 +1,6 @@
 //! The provider: an application's half.
 
+mod bounce;
 mod completion;
 mod context;
 mod events;

@@ -12,7 +12,7 @@ use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{EventChannelOps, QpOps, SrqOps};
 use haul_verbs::{
     Data, DatagramStatistics, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics,
-    QpType, RecvWr, Result, SendFlags, SendWr, SrqInit, WcOpcode, WcStatus, WorkCompletion,
+    QpType, RecvWr, Result, SendFlags, SendWr, Sge, SrqInit, WcOpcode, WcStatus, WorkCompletion,
     WriteRecord,
 };
 
@@ -54,22 +54,36 @@ struct Sends {
     open: VecDeque<OpenSend>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct OpenSend {
     wr_id: u64,
     opcode: WcOpcode,
     is_signaled: bool,
+    /// Where the bytes of a Read or atomic go that the engine does not put there.
+    sink: Option<Box<[Sge]>>,
+}
+
+#[derive(Debug)]
+struct OpenRecv {
+    wr_id: u64,
+    /// Where its bytes go, likewise.
+    sink: Option<Box<[Sge]>>,
 }
 
 #[derive(Debug)]
 struct Receives {
     ring: Producer,
     /// Requests that are not complete, oldest first.
-    open: VecDeque<u64>,
+    open: VecDeque<OpenRecv>,
 }
 
 impl Receives {
-    fn post(&mut self, requests: &[RecvWr], max_wr: u32, max_sge: u32) -> Result<(), PostError> {
+    fn post(
+        &mut self,
+        context: &Context,
+        requests: &[RecvWr],
+        (max_wr, max_sge): (u32, u32),
+    ) -> Result<(), PostError> {
         let mut posted = 0;
         let mut result = Ok(());
         for wr in requests {
@@ -82,7 +96,10 @@ impl Receives {
                 break;
             }
             self.ring.write(&entry::of_recv(wr));
-            self.open.push_back(wr.wr_id);
+            self.open.push_back(OpenRecv {
+                wr_id: wr.wr_id,
+                sink: context.bounces.to_copy_out(wr.sges.as_slice()),
+            });
             posted += 1;
         }
         self.ring.publish();
@@ -90,9 +107,14 @@ impl Receives {
     }
 
     /// Receives complete in order, except those of shared queues and datagram services.
-    fn complete(&mut self, wr_id: u64) {
-        if let Some(at) = self.open.iter().position(|open| *open == wr_id) {
-            self.open.remove(at);
+    fn complete(&mut self, context: &Context, completion: &WorkCompletion) {
+        let is_it = |open: &OpenRecv| open.wr_id == completion.wr_id;
+        let at = self.open.iter().position(is_it);
+        if let Some(OpenRecv {
+            sink: Some(sink), ..
+        }) = at.and_then(|at| self.open.remove(at))
+        {
+            context.bounces.copy_out(&sink, completion.byte_len);
         }
     }
 }
@@ -177,8 +199,8 @@ impl Qp {
         match completion.opcode {
             WcOpcode::Recv | WcOpcode::RecvRdmaWithImm | WcOpcode::RecvWriteRecord => {
                 match (&self.receives, &self.srq) {
-                    (Some(receives), _) => lock(receives).complete(completion.wr_id),
-                    (None, Some(srq)) => lock(&srq.receives).complete(completion.wr_id),
+                    (Some(receives), _) => lock(receives).complete(&self.context, completion),
+                    (None, Some(srq)) => lock(&srq.receives).complete(&self.context, completion),
                     (None, None) => {}
                 }
             }
@@ -186,6 +208,9 @@ impl Qp {
                 let mut sends = lock(&self.sends);
                 // Those before it are complete, too, and were not to be told of.
                 while let Some(open) = sends.open.pop_front() {
+                    if let Some(sink) = &open.sink {
+                        self.context.bounces.copy_out(sink, u32::MAX);
+                    }
                     let is_error = completion.status != WcStatus::Success;
                     if open.is_signaled || (is_error && open.wr_id == completion.wr_id) {
                         break;
@@ -204,7 +229,8 @@ impl Qp {
         self.send_cq.flush(sends);
         if let Some(receives) = &self.receives {
             let receives = std::mem::take(&mut lock(receives).open);
-            let receives = receives.iter().map(|wr_id| flushed(*wr_id, WcOpcode::Recv));
+            let receives = receives.iter();
+            let receives = receives.map(|open| flushed(open.wr_id, WcOpcode::Recv));
             self.recv_cq.flush(receives);
         }
     }
@@ -219,6 +245,19 @@ impl Qp {
             return Err(Error::Full("send queue"));
         }
         entry::of_send(wr).ok_or(Error::Unsupported("this operation"))
+    }
+
+    /// Copies the bytes of a request that the engine does not reach; where those go that it brings.
+    fn bounce(&self, wr: &SendWr<'_>) -> Option<Box<[Sge]>> {
+        let bounces = &self.context.bounces;
+        let Data::Sges(list) = wr.data else {
+            return None;
+        };
+        if wr.op.is_read_or_atomic() {
+            return bounces.to_copy_out(list.as_slice());
+        }
+        bounces.copy_in(list.as_slice());
+        None
     }
 
     fn numbers(&self, request: &Request) -> Result<Vec<u64>> {
@@ -289,6 +328,7 @@ impl QpOps for Qp {
         for (posted, wr) in requests.iter().enumerate() {
             match self.check(&sends, wr) {
                 Ok(entry) => {
+                    let sink = self.bounce(wr);
                     sends.ring.write(&entry);
                     if let Data::Inline(bytes) = wr.data {
                         for entry in entry::of_inline(bytes) {
@@ -299,6 +339,7 @@ impl QpOps for Qp {
                         wr_id: wr.wr_id,
                         opcode: wr.op.completes_as(),
                         is_signaled: self.signal_all || wr.flags.contains(SendFlags::SIGNALED),
+                        sink,
                     });
                 }
                 Err(error) => {
@@ -323,7 +364,8 @@ impl QpOps for Qp {
             return Err(PostError::new(0, Error::State(QpState::Err)));
         }
         let capacity = &self.capacity;
-        let result = receives.post(requests, capacity.max_recv_wr, capacity.max_recv_sge);
+        let limits = (capacity.max_recv_wr, capacity.max_recv_sge);
+        let result = receives.post(&self.context, requests, limits);
         drop(receives);
         self.link().ring();
         result
@@ -444,7 +486,8 @@ impl Srq {
 impl SrqOps for Srq {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         let mut receives = lock(&self.receives);
-        let result = receives.post(requests, self.init.max_wr, self.init.max_sge);
+        let limits = (self.init.max_wr, self.init.max_sge);
+        let result = receives.post(&self.pd.context, requests, limits);
         drop(receives);
         self.link().ring();
         result
