@@ -1,6 +1,8 @@
 //! The engine: a socket, and a session for each client.
 
 mod session;
+#[cfg(test)]
+mod tests;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -190,6 +192,10 @@ impl Server {
                 return Ok(());
             }
             match rustix::net::accept_with(&self.socket, rustix::net::SocketFlags::CLOEXEC) {
+                // So many are not even told.
+                Ok(_) if self.counters.clients.load(Ordering::Relaxed) >= self.crowd() => {
+                    self.counters.refused.fetch_add(1, Ordering::Relaxed);
+                }
                 Ok(client) => self.admit(client, tell),
                 // The client is gone again, or a signal came.
                 Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
@@ -201,32 +207,38 @@ impl Server {
         }
     }
 
+    /// Clients, and those that are being refused.
+    fn crowd(&self) -> u64 {
+        2 * self.options.clients as u64
+    }
+
     fn admit(&self, client: OwnedFd, tell: &Tell) {
+        let limits = self.check(&client);
         let counters = &self.counters;
-        let limits = match self.check(&client) {
-            Ok(limits) => limits,
+        let here = Present::new(counters);
+        match &limits {
+            Ok(_) => counters.accepted.fetch_add(1, Ordering::Relaxed),
             Err(why) => {
-                counters.refused.fetch_add(1, Ordering::Relaxed);
                 tell(&format!("a client was refused: {why}"));
-                return;
+                counters.refused.fetch_add(1, Ordering::Relaxed)
             }
         };
-        counters.accepted.fetch_add(1, Ordering::Relaxed);
-        let here = Present::new(counters);
         let (options, counters) = (self.options.device.clone(), Arc::clone(counters));
         let to = Arc::clone(tell);
         let work = move || {
-            let session = Session::open(Packets::new(client), &options, limits, &counters);
-            let end = session.map_or_else(|end| end, Session::run);
-            if let End::Refused(_) | End::System(_) = end {
-                counters.ended.fetch_add(1, Ordering::Relaxed);
-            }
+            let client = Packets::new(client);
+            let end = match limits {
+                Ok(limits) => Session::open(client, &options, limits, &counters)
+                    .map_or_else(|end| end, Session::run),
+                Err(why) => session::refuse(&client, &why),
+            };
             let why = match end {
                 End::Gone => None,
                 End::Refused(why) => Some(why.to_owned()),
                 End::System(error) => Some(error.to_string()),
             };
             if let Some(why) = why {
+                counters.ended.fetch_add(1, Ordering::Relaxed);
                 to(&format!("a client's session ended: {why}"));
             }
             drop(here);
@@ -239,21 +251,20 @@ impl Server {
     }
 
     /// What this client may have.
-    fn check(&self, client: &OwnedFd) -> Result<Limits, String> {
+    fn check(&self, client: &OwnedFd) -> Result<Limits, Error> {
         let options = &self.options;
         let peer = rustix::net::sockopt::socket_peercred(client)
-            .map_err(|error| format!("its credentials are unknown: {error}"))?;
+            .map_err(|error| Error::os("credentials of a client")(error.into()))?;
         let own = rustix::process::geteuid();
         let is_trusted = peer.uid == own || peer.uid.is_root();
         if !is_trusted && !options.all_users {
-            return Err(format!("it is of user {}", peer.uid.as_raw()));
+            return Err(Error::Unsupported("a client of another user (--all-users)"));
         }
         if namespace(Some(peer.pid)) != namespace(None) {
-            return Err("it is in another network namespace".to_owned());
+            return Err(Error::Unsupported("a client in another network namespace"));
         }
-        let clients = self.counters.clients.load(Ordering::Relaxed);
-        if clients >= options.clients as u64 {
-            return Err(format!("there are {clients} clients"));
+        if self.counters.clients.load(Ordering::Relaxed) >= options.clients as u64 {
+            return Err(Error::Exhausted("clients of the engine"));
         }
         Ok(Limits {
             memory: options.client_memory,

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use haul_io::notify::Signal;
 use haul_slab::SharedMemory;
@@ -21,6 +22,7 @@ use haul_verbs::{
     QpInit, RecvWr, SendWr, Srq, SrqInit, WcStatus, WorkCompletion,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::sockopt::Timeout;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Counters, Limits};
@@ -968,6 +970,18 @@ fn take_sends(qp: &mut SharedQp, refused: &mut Vec<(u32, WorkCompletion)>) -> Re
         rest = &rest[posted + 1..];
     }
     Ok(taken)
+}
+
+/// Tells a client why it is none.
+pub(super) fn refuse(control: &Packets, why: &haul_verbs::Error) -> End {
+    let patience = Some(Duration::from_secs(1));
+    let timed = rustix::net::sockopt::set_socket_timeout(control, Timeout::Recv, patience);
+    // Its question is read first: to close before that would take the answer away.
+    if timed.is_ok() && matches!(control.receive(RecvFlags::empty()), Ok(Some(_))) {
+        // It may be gone.
+        let _ = reply(control, &Reply::Failed(Failed::of(why)), &[]);
+    }
+    End::Gone
 }
 
 fn open(

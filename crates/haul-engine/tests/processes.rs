@@ -1,0 +1,354 @@
+//! Applications and engines that are killed: who is connected to them is told, and nobody waits.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "tests of processes wait and look at the clock"
+)]
+#![expect(
+    clippy::unwrap_used,
+    reason = "a failure of the set-up is a failure of the test"
+)]
+
+use std::io::{BufRead, BufReader};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use haul_engine::{Options, Server};
+use haul_soft::rnic;
+use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
+use haul_verbs::provider::Provider;
+use haul_verbs::{
+    AccessFlags, AsyncEvent, Context, Cq, Error, Mr, Notify, Qp, QpInit, QpState, RecvWr, SendOp,
+    SendWr, WcStatus, WorkCompletion,
+};
+
+/// Longer than anything takes on a loaded machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Within this time half of the survivors know.
+const SOON: Duration = Duration::from_secs(1);
+const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+const BYTES: usize = 64 << 10;
+
+/// Tells this test's own program, started again, what to be.
+const ROLE: &str = "HAUL_TEST_ROLE";
+const SOCKET: &str = "HAUL_TEST_SOCKET";
+const PEER: &str = "HAUL_TEST_PEER";
+
+/// How often each is killed.
+fn kills() -> usize {
+    std::env::var("HAUL_ENGINE_KILLS").map_or(5, |count| count.parse().unwrap())
+}
+
+struct End {
+    context: Context,
+    cq: Cq,
+    events: EventChannel,
+    mr: Mr,
+    qp: Qp,
+}
+
+fn end(provider: &Arc<dyn Provider>, device: usize) -> End {
+    let context = provider.devices().unwrap()[device].open().unwrap();
+    let pd = context.alloc_pd().unwrap();
+    let cq = context.create_cq(256, None, 0).unwrap();
+    let events = context.create_event_channel().unwrap();
+    let mr = pd
+        .reg_mr(&pd.map(BYTES).unwrap(), AccessFlags::all())
+        .unwrap();
+    let qp = pd.create_qp(&QpInit::new(&cq)).unwrap();
+    End {
+        context,
+        cq,
+        events,
+        mr,
+        qp,
+    }
+}
+
+fn soft() -> Arc<dyn Provider> {
+    rnic::provider(rnic::Options::default())
+}
+
+fn by_engine(path: &Path) -> Arc<dyn Provider> {
+    haul_engine::provider(path.to_owned(), rnic::Options::default())
+}
+
+/// Not a test: what the processes do that will be killed.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let path = PathBuf::from(std::env::var(SOCKET).unwrap());
+    match role.as_str() {
+        "engine" => {
+            let server = Server::bind(&path, Options::default()).unwrap();
+            println!("ready");
+            server
+                .run(&(Arc::new(|line: &str| eprintln!("{line}")) as _))
+                .unwrap();
+        }
+        _ => {
+            let end = end(&by_engine(&path), usize::from(role == "udt"));
+            let peer = std::env::var(PEER).unwrap().parse().unwrap();
+            end.qp
+                .connect(peer, &ConnParam::default(), &end.events)
+                .unwrap();
+            end.events.wait(Some(PATIENCE)).unwrap();
+            println!("ready");
+            let mut out = [WorkCompletion::default()];
+            for number in 0.. {
+                let wr = SendWr::new(number, SendOp::Send, end.mr.whole().unwrap());
+                if end.qp.post_send(&[wr]).is_err()
+                    || end.cq.wait(&mut out, Some(PATIENCE)).unwrap() != 1
+                    || out[0].status != WcStatus::Success
+                {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn start(role: &str, socket: &Path, peer: Option<SocketAddr>) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    if let Some(peer) = peer {
+        command.env(PEER, peer.to_string());
+    }
+    let mut child = command
+        .args(["--exact", "role", "--nocapture"])
+        .env(ROLE, role)
+        .env(SOCKET, socket)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(
+        lines.any(|line| line.unwrap().contains("ready")),
+        "{role} does not start"
+    );
+    child
+}
+
+fn kill(mut child: Child) -> Instant {
+    child.kill().unwrap();
+    let at = Instant::now();
+    child.wait().unwrap();
+    at
+}
+
+fn accept(end: &End) {
+    let CmEvent::ConnectRequest(request) = end.events.wait(Some(PATIENCE)).unwrap().unwrap() else {
+        panic!("no request");
+    };
+    request.accept(&end.qp, &ConnParam::default()).unwrap();
+    let event = end.events.wait(Some(PATIENCE)).unwrap().unwrap();
+    assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+}
+
+fn receive(end: &End, number: u64) {
+    let wr = RecvWr::new(number, end.mr.whole().unwrap());
+    end.qp.post_recv(&[wr]).unwrap();
+}
+
+fn are_soon(mut times: Vec<Duration>) {
+    times.sort();
+    println!("{times:?}");
+    assert!(times[times.len() / 2] < SOON, "{times:?}");
+}
+
+#[test]
+fn the_peer_of_an_application_that_is_killed_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("engine.sock");
+    let engine = start("engine", &socket, None);
+    for role in ["tcp", "udt"] {
+        let mut times = Vec::new();
+        for _ in 0..kills() {
+            let end = end(&soft(), usize::from(role == "udt"));
+            for number in 0..100 {
+                receive(&end, number);
+            }
+            let listener = end.context.listen(LOOPBACK, &end.events, 1).unwrap();
+            let peer = listener.local_addr();
+            let started = std::thread::scope(|scope| {
+                let child = scope.spawn(|| start(role, &socket, Some(peer)));
+                accept(&end);
+                child.join().unwrap()
+            });
+            let at = kill(started);
+            let event = end.events.wait(Some(PATIENCE)).unwrap().unwrap();
+            assert!(matches!(event, CmEvent::Disconnected { .. }), "{event:?}");
+            times.push(at.elapsed());
+        }
+        are_soon(times);
+    }
+    kill(engine);
+}
+
+#[test]
+fn the_applications_of_an_engine_that_is_killed_are_told_and_flushed() {
+    for device in [0, 1] {
+        let mut times = Vec::new();
+        for _ in 0..kills() {
+            let folder = tempfile::tempdir().unwrap();
+            let socket = folder.path().join("engine.sock");
+            let engine = start("engine", &socket, None);
+            let (near, far) = (end(&by_engine(&socket), device), end(&soft(), device));
+            let waiting = end(&by_engine(&socket), device);
+            let channel = waiting.context.create_completion_channel().unwrap();
+            let cq = waiting.context.create_cq(4, Some(&channel), 7).unwrap();
+            cq.arm(Notify::Any).unwrap();
+            let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
+            near.qp
+                .connect(listener.local_addr(), &ConnParam::default(), &near.events)
+                .unwrap();
+            accept(&far);
+            near.events.wait(Some(PATIENCE)).unwrap();
+            for number in 0..10 {
+                receive(&near, number);
+            }
+            let at = std::thread::scope(|scope| {
+                // One that sleeps for completions, and one for events of a queue.
+                let sleeper = scope.spawn(|| {
+                    let mut out = [WorkCompletion::default(); 16];
+                    let mut count = 0;
+                    while count < 10 {
+                        let more = near.cq.wait(&mut out, Some(PATIENCE)).unwrap();
+                        assert!(more > 0, "a sleeper was forgotten");
+                        let flushed = |wc: &WorkCompletion| wc.status == WcStatus::WrFlushErr;
+                        assert!(out[..more].iter().all(flushed), "{out:?}");
+                        count += more;
+                    }
+                });
+                let watcher = scope.spawn(|| channel.wait_event(Some(PATIENCE)).unwrap());
+                std::thread::sleep(Duration::from_millis(20));
+                let at = kill(engine);
+                sleeper.join().unwrap();
+                assert_eq!(watcher.join().unwrap(), Some(7));
+                at
+            });
+            let event = near.events.wait(Some(PATIENCE)).unwrap().unwrap();
+            assert!(
+                matches!(
+                    event,
+                    CmEvent::Disconnected {
+                        failure: Some(_),
+                        ..
+                    }
+                ),
+                "{event:?}"
+            );
+            let fatal = near.context.poll_async_event().unwrap();
+            assert_eq!(fatal, Some(AsyncEvent::DeviceFatal));
+            times.push(at.elapsed());
+            assert_eq!(near.context.poll_async_event().unwrap(), None);
+            assert!(near.events.poll().unwrap().is_none());
+            assert_eq!(near.qp.state(), QpState::Err);
+            let wr = RecvWr::new(1, near.mr.whole().unwrap());
+            let refused = near.qp.post_recv(&[wr]).unwrap_err().error;
+            assert!(matches!(refused, Error::State(QpState::Err)), "{refused}");
+            assert!(near.context.alloc_pd().is_err());
+        }
+        are_soon(times);
+    }
+}
+
+#[test]
+fn without_an_engine_the_devices_are_those_of_this_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let provider = by_engine(&folder.path().join("engine.sock"));
+    for device in provider.devices().unwrap() {
+        let note = device.note().unwrap();
+        assert!(
+            note.starts_with("in this process, for no engine answers at "),
+            "{note}"
+        );
+    }
+    let (near, far) = (end(&provider, 0), end(&provider, 0));
+    let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
+    near.qp
+        .connect(listener.local_addr(), &ConnParam::default(), &near.events)
+        .unwrap();
+    accept(&far);
+    near.events.wait(Some(PATIENCE)).unwrap();
+    let op = SendOp::RdmaWrite(far.mr.remote(0));
+    near.mr.region().write(0, b"here").unwrap();
+    near.qp
+        .post_send(&[SendWr::new(1, op, near.mr.sge(0, 4))])
+        .unwrap();
+    let mut out = [WorkCompletion::default()];
+    assert_eq!(near.cq.wait(&mut out, Some(PATIENCE)).unwrap(), 1);
+    assert_eq!(out[0].status, WcStatus::Success);
+}
+
+/// Memory of the application that the engine does not map is copied, and has no rights for peers.
+#[test]
+fn private_memory_is_copied_and_never_given_to_peers() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("engine.sock");
+    let server = Server::bind(&path, Options::default()).unwrap();
+    std::thread::spawn(move || server.run(&(Arc::new(|_: &str| {}) as _)));
+    let (near, far) = (end(&by_engine(&path), 0), end(&by_engine(&path), 0));
+    let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
+    near.qp
+        .connect(listener.local_addr(), &ConnParam::default(), &near.events)
+        .unwrap();
+    accept(&far);
+    near.events.wait(Some(PATIENCE)).unwrap();
+    let own = |end: &End| {
+        let pd = end.context.alloc_pd().unwrap();
+        let region = haul_verbs::Region::map(BYTES).unwrap();
+        for remote in [AccessFlags::REMOTE_READ, AccessFlags::all()] {
+            let error = pd.reg_mr(&region, remote).unwrap_err();
+            assert!(error.to_string().contains("haul_mr_alloc"), "{error}");
+        }
+        pd
+    };
+    let (_, _) = (own(&near), own(&far));
+    // A queue pair reaches memory of its own domain only.
+    let pair = |end: &End| {
+        let pd = end.context.alloc_pd().unwrap();
+        let region = haul_verbs::Region::map(BYTES).unwrap();
+        let mr = pd.reg_mr(&region, AccessFlags::LOCAL_WRITE).unwrap();
+        let qp = pd.create_qp(&QpInit::new(&end.cq)).unwrap();
+        let target = pd
+            .reg_mr(&pd.map(BYTES).unwrap(), AccessFlags::all())
+            .unwrap();
+        (mr, qp, target)
+    };
+    let ((a, a_qp, _), (b, b_qp, b_target)) = (pair(&near), pair(&far));
+    a_qp.connect(listener.local_addr(), &ConnParam::default(), &near.events)
+        .unwrap();
+    let CmEvent::ConnectRequest(request) = far.events.wait(Some(PATIENCE)).unwrap().unwrap() else {
+        panic!("no request");
+    };
+    request.accept(&b_qp, &ConnParam::default()).unwrap();
+    far.events.wait(Some(PATIENCE)).unwrap();
+    near.events.wait(Some(PATIENCE)).unwrap();
+    let done = |end: &End| {
+        let mut out = [WorkCompletion::default()];
+        assert_eq!(end.cq.wait(&mut out, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(out[0].status, WcStatus::Success);
+    };
+    let read = |mr: &Mr, at: usize| {
+        let mut bytes = [0; 5];
+        mr.region().read(at, &mut bytes).unwrap();
+        bytes
+    };
+    b_qp.post_recv(&[RecvWr::new(1, b.sge(100, 50))]).unwrap();
+    a.region().write(7, b"hello").unwrap();
+    a_qp.post_send(&[SendWr::new(1, SendOp::Send, a.sge(7, 5))])
+        .unwrap();
+    done(&near);
+    done(&far);
+    assert_eq!(&read(&b, 100), b"hello");
+    b_target.region().write(9, b"world").unwrap();
+    let op = SendOp::RdmaRead(b_target.remote(9));
+    a_qp.post_send(&[SendWr::new(2, op, a.sge(200, 5))])
+        .unwrap();
+    done(&near);
+    assert_eq!(&read(&a, 200), b"world");
+}
