@@ -21,6 +21,8 @@ mod operations;
 mod over;
 #[path = "../../../haul-soft/tests/rnic/random.rs"]
 mod random;
+#[path = "../shared/mod.rs"]
+mod shared;
 #[path = "../../../haul-soft/tests/rnic/support.rs"]
 mod support;
 #[path = "../../../haul-soft/tests/rnic/waiting.rs"]

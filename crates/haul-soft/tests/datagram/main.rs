@@ -19,6 +19,7 @@ mod groups;
 mod hostile;
 mod many;
 mod messages;
+mod over;
 mod path;
 mod places;
 mod records;

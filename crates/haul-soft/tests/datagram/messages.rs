@@ -30,6 +30,9 @@ fn a_message_arrives_with_its_sender_and_can_be_answered() {
 
 #[test]
 fn a_small_send_is_complete_when_the_post_returns() {
+    if !crate::over::IS_DIRECT {
+        return println!("SKIPPED: this device has threads and queues between");
+    }
     let (near, far) = (End::new(), End::new());
     near.post(1, SendOp::Send, 0, 64, far.peer());
     let mut out = [haul_verbs::WorkCompletion::default()];

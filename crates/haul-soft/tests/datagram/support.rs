@@ -3,12 +3,14 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use haul_soft::rnic::{Drive, Options, provider};
+use haul_soft::rnic::{Drive, Options};
 use haul_verbs::{
     AccessFlags, Context, Cq, DatagramInit, DatagramStatistics, Mr, MrInit, Pd, Peer, Qp,
-    QpCapacity, QpInit, QpState, QpType, RecvWr, Region, SendOp, SendWr, Sources, WcOpcode,
-    WcStatus, WorkCompletion,
+    QpCapacity, QpInit, QpState, QpType, RecvWr, SendOp, SendWr, Sources, WcOpcode, WcStatus,
+    WorkCompletion,
 };
+
+use crate::over::{DEVICE, provider};
 
 /// Longer than anything takes on a loaded machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,7 +35,7 @@ pub(crate) fn context() -> Context {
 
 fn context_with(options: Options) -> Context {
     let devices = provider(options).devices().unwrap();
-    let device = devices.iter().find(|device| device.name() == "soft-udp");
+    let device = devices.iter().find(|device| device.name() == DEVICE);
     device.unwrap().open().unwrap()
 }
 
@@ -46,7 +48,8 @@ pub(crate) fn capacity() -> QpCapacity {
 }
 
 pub(crate) fn memory(pd: &Pd, sources: Sources) -> Mr {
-    pd.register(MrInit::new(Region::map(MEMORY).unwrap(), AccessFlags::all()).with_sources(sources))
+    let region = pd.map(MEMORY).unwrap();
+    pd.register(MrInit::new(region, AccessFlags::all()).with_sources(sources))
         .unwrap()
 }
 
