@@ -173,11 +173,13 @@ globus_result_t attr_destroy(void *attr) {
 static void check_together(struct options *options) {
   const char *required = getenv("HAUL_XIO_PROTECT");
   bool software = strncmp(options->device, "soft", 4) == 0;
+  bool engine = strncmp(options->device, "engine", 6) == 0;
   if (options->wrong[0] != '\0') {
     return;
   }
   if (options->engine_cpus[0] != '\0' && !software) {
-    strcpy(options->wrong, "engine-cpus needs channel=iwarp-udt, iwarp-tcp or udt");
+    strcpy(options->wrong, engine ? "engine-cpus is for engines of this process; haul engine run has --cpus"
+                                  : "engine-cpus needs channel=iwarp-udt, iwarp-tcp or udt");
     return;
   }
   if (options->protect[0] == '\0') {
@@ -186,8 +188,8 @@ static void check_together(struct options *options) {
     }
   } else if (options->fallback) {
     strcpy(options->wrong, "protect and fallback=tcp exclude each other: a plain connection is not protected");
-  } else if (!software) {
-    strcpy(options->wrong, "protect needs channel=iwarp-udt, iwarp-tcp or udt");
+  } else if (!software && !engine) {
+    strcpy(options->wrong, "protect needs channel=iwarp-udt, iwarp-tcp or udt, or a device of an engine");
   }
 }
 

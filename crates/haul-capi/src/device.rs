@@ -101,7 +101,8 @@ impl haul_context {
         engine_cpus: Option<Cpus>,
         protection: Option<Protection>,
     ) -> Result<Self> {
-        if protection.is_some() && device.provider() != haul_soft::rnic::PROVIDER {
+        let is_software = [haul_soft::rnic::PROVIDER, haul_engine::PROVIDER];
+        if protection.is_some() && !is_software.contains(&device.provider()) {
             return Err(haul_verbs::Error::Unsupported("protection").into());
         }
         Ok(Self {
@@ -150,7 +151,7 @@ const OPEN_DEFAULTS: haul_open_options = haul_open_options {
 /// All providers, the one that works everywhere first.
 ///
 /// # Safety
-/// As [`text`] for the path.
+/// As [`text`] for the strings.
 unsafe fn providers(
     options: &haul_open_options,
     engine_cpus: Option<&Cpus>,
@@ -162,6 +163,8 @@ unsafe fn providers(
     let defaults = haul_soft::rnic::Options::default();
     let time = |ns: u64| (ns > 0).then(|| Duration::from_nanos(ns));
     let or_default = |value: u32, default: u32| if value == 0 { default } else { value };
+    // SAFETY: the caller's contract.
+    let protect = unsafe { text(options.protect)? }.map(str::to_owned);
     // SAFETY: the caller's contract.
     let pcap = unsafe { text(options.pcap)? };
     let mut soft = defaults.clone();
@@ -191,7 +194,7 @@ unsafe fn providers(
     soft.protect = protection.map(|protection| Arc::new(protection.clone()) as _);
     Ok(vec![
         haul_soft::rnic::provider(soft.clone()),
-        haul_engine::provider(haul_engine::default_path(), soft),
+        haul_engine::protected(haul_engine::default_path(), soft, protect),
         Arc::new(haul_ibv::Ibv::load()),
     ])
 }
@@ -325,7 +328,15 @@ pub unsafe extern "C" fn haul_open(
             let options = unsafe { read_growing(options, OPEN_DEFAULTS)? };
             let options = options.unwrap_or(OPEN_DEFAULTS);
             // SAFETY: the caller's string.
-            let protection = unsafe { protection(options.protect)? };
+            let name = unsafe { text(name)? };
+            // Keys that an engine reads do not enter this process.
+            let is_elsewhere = name.is_some_and(|name| name.starts_with(haul_engine::PROVIDER))
+                && haul_engine::answers(&haul_engine::default_path());
+            let protection = match is_elsewhere {
+                true => None,
+                // SAFETY: the caller's string.
+                false => unsafe { protection(options.protect)? },
+            };
             // SAFETY: the caller's string.
             let engine_cpus = unsafe { text(options.engine_cpus)? };
             let engine_cpus = engine_cpus.map(str::parse).transpose();
@@ -335,8 +346,6 @@ pub unsafe extern "C" fn haul_open(
             // SAFETY: the caller's path.
             let providers = unsafe { providers(&options, cpus, protect)? };
             let list = haul_device_list::new(&providers);
-            // SAFETY: the caller's string.
-            let name = unsafe { text(name)? };
             haul_context::open(list.find(name)?, options.rate_bps, engine_cpus, protection)
         })
     })

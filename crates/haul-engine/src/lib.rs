@@ -25,5 +25,5 @@ mod server;
 mod shared;
 mod socket;
 
-pub use client::{PROVIDER, default_path, provider};
+pub use client::{PROVIDER, answers, default_path, protected, provider};
 pub use server::{Counters, Options, Server, Stopper, Tell};

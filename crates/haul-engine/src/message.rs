@@ -37,6 +37,9 @@ pub(crate) enum Request {
         abi: u32,
         #[n(1)]
         transport: u8,
+        /// What protects connections, as `haul_open_options` has it. The engine reads the files.
+        #[n(2)]
+        protect: Option<String>,
     },
     #[n(1)]
     AllocPd,
@@ -439,11 +442,11 @@ impl Failed {
             Error::Exhausted(what) => (5, *what, 0, 0),
             Error::Busy(what) => (6, *what, 0, 0),
             Error::CqOverflow => (7, "", 0, 0),
-            Error::Os { what, source } => {
-                let errno = source.raw_os_error().unwrap_or(0);
-                (8, *what, u64::from(errno.unsigned_abs()), 0)
-            }
-            _ => (8, "the engine", 0, 0),
+            Error::Os { what, source } => match source.raw_os_error() {
+                Some(errno) => (8, *what, u64::from(errno.unsigned_abs()), 0),
+                None => return Self::of_text(format!("{what}: {source}")),
+            },
+            _ => return Self::of_text(error.to_string()),
         };
         Box::new(Self {
             kind,
@@ -453,7 +456,22 @@ impl Failed {
         })
     }
 
+    fn of_text(text: String) -> Box<Self> {
+        Box::new(Self {
+            kind: 9,
+            text,
+            value: 0,
+            limit: 0,
+        })
+    }
+
     pub(crate) fn get(self) -> Error {
+        if self.kind == 9 {
+            return Error::Os {
+                what: "the engine",
+                source: io::Error::other(self.text),
+            };
+        }
         let text = interned(self.text);
         match self.kind {
             0 => Error::Unsupported(text),

@@ -90,6 +90,20 @@ fn role() {
                 .run(&(Arc::new(|line: &str| eprintln!("{line}")) as _))
                 .unwrap();
         }
+        "listener" => {
+            let end = end(&by_engine(&path), 0);
+            let at = |port| {
+                end.context
+                    .listen(([127, 0, 0, 1], port).into(), &end.events, 1)
+            };
+            println!("low: {}", at(80).unwrap_err());
+            println!("high: {}", at(0).is_ok());
+            let key = std::env::var(PEER).unwrap();
+            let options = rnic::Options::default();
+            let protected = haul_engine::protected(path, options, Some(format!("key:{key}")));
+            let device = &protected.devices().unwrap()[0];
+            println!("key: {}", device.open().unwrap_err());
+        }
         _ => {
             let end = end(&by_engine(&path), usize::from(role == "udt"));
             let peer = std::env::var(PEER).unwrap().parse().unwrap();
@@ -351,4 +365,111 @@ fn private_memory_is_copied_and_never_given_to_peers() {
         .unwrap();
     done(&near);
     assert_eq!(&read(&a, 200), b"world");
+}
+
+fn key(folder: &Path) -> PathBuf {
+    let path = folder.join("key.pem");
+    let made = haul_control::identity::PrivateKey::generate().unwrap();
+    made.write(&path).unwrap();
+    path
+}
+
+fn connect(near: &End, far: &End) -> Option<CmEvent> {
+    let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
+    near.qp
+        .connect(listener.local_addr(), &ConnParam::default(), &near.events)
+        .unwrap();
+    if let CmEvent::ConnectRequest(request) = far.events.wait(Some(PATIENCE)).unwrap()? {
+        request.accept(&far.qp, &ConnParam::default()).unwrap();
+    }
+    near.events.wait(Some(PATIENCE)).unwrap()
+}
+
+#[test]
+fn an_engine_reads_the_keys_of_protected_connections() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("engine.sock");
+    let server = Server::bind(&path, Options::default()).unwrap();
+    std::thread::spawn(move || server.run(&(Arc::new(|_: &str| {}) as _)));
+    let (one, other) = (folder.path().join("one"), folder.path().join("other"));
+    let protected = |folder: &Path| {
+        std::fs::create_dir_all(folder).unwrap();
+        let key = format!("key:{}", key(folder).display());
+        haul_engine::protected(path.clone(), rnic::Options::default(), Some(key))
+    };
+    let (one, other) = (protected(&one), protected(&other));
+    for device in [0, 1] {
+        let event = connect(&end(&one, device), &end(&one, device)).unwrap();
+        assert!(matches!(event, CmEvent::Established { .. }), "{event:?}");
+        let (near, far) = (end(&one, device), end(&other, device));
+        let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
+        near.qp
+            .connect(listener.local_addr(), &ConnParam::default(), &near.events)
+            .unwrap();
+        let event = near.events.wait(Some(PATIENCE)).unwrap().unwrap();
+        assert!(matches!(event, CmEvent::Unreachable { .. }), "{event:?}");
+    }
+    let missing = Some("key:/nowhere/key.pem".to_owned());
+    let missing = haul_engine::protected(path, rnic::Options::default(), missing);
+    let error = missing.devices().unwrap()[0].open().unwrap_err();
+    assert!(error.to_string().contains("/nowhere/key.pem"), "{error}");
+}
+
+#[test]
+fn an_engine_of_root_has_no_more_rights_than_its_client() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::process::CommandExt as _;
+    const NOBODY: u32 = 65_534;
+    if !rustix::process::geteuid().is_root() {
+        return println!("SKIPPED: needs root, to be another user");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(folder.path(), 0o755);
+    let key = key(folder.path());
+    // Where another user can execute it.
+    let program = folder.path().join("program");
+    std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    for all_users in [true, false] {
+        let path = folder.path().join(format!("engine-{all_users}.sock"));
+        let mut options = Options::default();
+        options.all_users = all_users;
+        let server = Server::bind(&path, options).unwrap();
+        open(&path, 0o666);
+        let counters = server.counters();
+        std::thread::spawn(move || server.run(&(Arc::new(|_: &str| {}) as _)));
+        let out = Command::new(&program)
+            .args(["--exact", "role", "--nocapture"])
+            .env(ROLE, "listener")
+            .env(SOCKET, &path)
+            .env(PEER, &key)
+            .uid(NOBODY)
+            .gid(NOBODY)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&out.stdout);
+        let errors = String::from_utf8_lossy(&out.stderr);
+        if all_users {
+            assert!(
+                text.contains("low: ") && text.contains("Permission denied"),
+                "{text}{errors}"
+            );
+            assert!(text.contains("high: true"), "{text}{errors}");
+            assert!(
+                text.contains("key: ") && text.contains("key.pem"),
+                "{text}{errors}"
+            );
+        } else {
+            assert!(
+                errors.contains("a client of another user"),
+                "{text}{errors}"
+            );
+            assert_eq!(
+                counters.refused.load(std::sync::atomic::Ordering::Relaxed),
+                1
+            );
+        }
+    }
 }

@@ -47,13 +47,18 @@ impl Link {
         Packets::connect(path).map(drop)
     }
 
-    pub(super) fn open(path: &Path, transport: Transport) -> Result<Opened> {
+    pub(super) fn open(
+        path: &Path,
+        transport: Transport,
+        protect: Option<String>,
+    ) -> Result<Opened> {
         let connecting = Error::os("connecting to the engine");
         let control = Packets::connect(path).map_err(connecting)?;
         let sleeping = SharedMemory::create(1).map_err(Error::os("memory for the engine"))?;
         let request = Request::Open {
             abi: ABI,
             transport: position(&TRANSPORTS, &transport),
+            protect,
         };
         let (reply, descriptors) = exchange(&control, &request, &[sleeping.fd()])?;
         let mut descriptors = descriptors.into_iter();

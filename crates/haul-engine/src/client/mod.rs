@@ -26,7 +26,29 @@ pub const PROVIDER: &str = "engine";
 /// devices are those of `haul-soft` with `fallback`.
 #[must_use]
 pub fn provider(path: PathBuf, fallback: rnic::Options) -> Arc<dyn Provider> {
-    Arc::new(Engine { path, fallback })
+    protected(path, fallback, None)
+}
+
+/// As [`provider`], with what protects connections, in the form of
+/// [`Protection::parse`](haul_control::protect::Protection::parse). The engine reads the keys, with
+/// the rights of this process; `fallback` has the same.
+#[must_use]
+pub fn protected(
+    path: PathBuf,
+    fallback: rnic::Options,
+    protect: Option<String>,
+) -> Arc<dyn Provider> {
+    Arc::new(Engine {
+        path,
+        fallback,
+        protect,
+    })
+}
+
+/// Returns whether an engine answers at `path`.
+#[must_use]
+pub fn answers(path: &Path) -> bool {
+    Link::probe(path).is_ok()
 }
 
 /// Where engines listen, and applications look for them: `HAUL_ENGINE` if it is set; for a user
@@ -53,6 +75,7 @@ pub fn default_path() -> PathBuf {
 struct Engine {
     path: PathBuf,
     fallback: rnic::Options,
+    protect: Option<String>,
 }
 
 impl Provider for Engine {
@@ -71,6 +94,7 @@ impl Provider for Engine {
                 transport,
                 path: self.path.clone(),
                 fallback: soft.iter().find(is_same)?.clone(),
+                protect: self.protect.clone(),
             });
             Some(Device::from_ops(ops))
         };
@@ -83,6 +107,7 @@ struct EngineDevice {
     transport: Transport,
     path: PathBuf,
     fallback: Device,
+    protect: Option<String>,
 }
 
 impl DeviceOps for EngineDevice {
@@ -113,7 +138,7 @@ impl DeviceOps for EngineDevice {
     }
 
     fn open(&self) -> Result<Arc<dyn ContextOps>> {
-        match Link::open(&self.path, self.transport) {
+        match Link::open(&self.path, self.transport, self.protect.clone()) {
             Ok(opened) => Ok(Context::new(opened)),
             Err(Error::Os { source, .. }) if link::is_absent(&source) => {
                 let context = self.fallback.open()?;

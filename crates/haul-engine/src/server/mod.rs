@@ -14,7 +14,7 @@ use haul_io::notify::{Signal, wait_readable};
 use haul_io::thread::start_on;
 use haul_soft::rnic;
 use haul_verbs::Error;
-use rustix::net::{SocketAddrUnix, SocketType};
+use rustix::net::{SocketAddrUnix, SocketType, UCred};
 use rustix::process::Pid;
 
 use crate::socket::{Packets, socket};
@@ -69,20 +69,18 @@ impl Default for Options {
 struct Limits {
     memory: u64,
     objects: usize,
-    /// Whether it may listen at ports below 1024.
-    low_ports: bool,
+    /// Whether its session has its rights, and no others.
+    has_rights: bool,
 }
 
-impl Limits {
-    fn allow_port(&self, port: u16) -> Result<(), Error> {
-        if (1..1024).contains(&port) && !self.low_ports {
-            return Err(Error::Os {
-                what: "a port below 1024",
-                source: io::Error::from_raw_os_error(rustix::io::Errno::ACCESS.raw_os_error()),
-            });
-        }
-        Ok(())
-    }
+/// Takes the rights of a user, for this thread and those that it starts: ports below 1024 and files
+/// are then the kernel's to refuse.
+fn become_user(peer: &UCred) -> io::Result<()> {
+    use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+    set_thread_groups(&[])?;
+    set_thread_res_gid(peer.gid, peer.gid, peer.gid)?;
+    set_thread_res_uid(peer.uid, peer.uid, peer.uid)?;
+    Ok(())
 }
 
 /// Takes lines for people.
@@ -228,7 +226,9 @@ impl Server {
         let work = move || {
             let client = Packets::new(client);
             let end = match limits {
-                Ok(limits) => Session::open(client, &options, limits, &counters)
+                Ok((limits, user)) => user
+                    .map_or(Ok(()), |user| become_user(&user).map_err(End::System))
+                    .and_then(|()| Session::open(client, &options, limits, &counters))
                     .map_or_else(|end| end, Session::run),
                 Err(why) => session::refuse(&client, &why),
             };
@@ -250,8 +250,8 @@ impl Server {
         }
     }
 
-    /// What this client may have.
-    fn check(&self, client: &OwnedFd) -> Result<Limits, Error> {
+    /// What this client may have, and whose rights its session takes.
+    fn check(&self, client: &OwnedFd) -> Result<(Limits, Option<UCred>), Error> {
         let options = &self.options;
         let peer = rustix::net::sockopt::socket_peercred(client)
             .map_err(|error| Error::os("credentials of a client")(error.into()))?;
@@ -266,11 +266,14 @@ impl Server {
         if self.counters.clients.load(Ordering::Relaxed) >= options.clients as u64 {
             return Err(Error::Exhausted("clients of the engine"));
         }
-        Ok(Limits {
+        let is_other = peer.uid != own;
+        let takes_rights = is_other && own.is_root();
+        let limits = Limits {
             memory: options.client_memory,
             objects: options.client_objects,
-            low_ports: is_trusted,
-        })
+            has_rights: !is_other || takes_rights,
+        };
+        Ok((limits, takes_rights.then_some(peer)))
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use haul_control::protect::Protection;
 use haul_io::notify::Signal;
 use haul_slab::SharedMemory;
 use haul_soft::rnic::{self, ReceiveSource};
@@ -237,10 +238,16 @@ impl Session {
         let Some(first) = control.receive(RecvFlags::empty())? else {
             return Err(End::Gone);
         };
-        let Ok(Request::Open { abi, transport }) = first.message() else {
+        let Ok(Request::Open {
+            abi,
+            transport,
+            protect,
+        }) = first.message()
+        else {
             return Err(End::Refused("its first message does not open a device"));
         };
-        let opened = open(abi, transport, options, first);
+        let opened = protection(protect, limits)
+            .and_then(|protect| open(abi, transport, protect, options, first));
         let (context, bell, sleeping) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -611,7 +618,6 @@ impl Session {
                 channel,
                 backlog,
             } => {
-                self.limits.allow_port(address.port())?;
                 let listener = self
                     .context
                     .listen(address, self.events(channel)?, backlog)?;
@@ -658,10 +664,7 @@ impl Session {
             Request::Statistics(qp) => {
                 Reply::Numbers(message::of_statistics(&self.qp(qp)?.statistics()?))
             }
-            Request::Bind { qp, address } => {
-                self.limits.allow_port(address.port())?;
-                Reply::Address(self.qp(qp)?.bind(address)?)
-            }
+            Request::Bind { qp, address } => Reply::Address(self.qp(qp)?.bind(address)?),
             Request::Adopt(qp) => {
                 let socket = descriptors.next().ok_or(INVALID)?;
                 Reply::Address(self.qp(qp)?.adopt(socket)?)
@@ -984,9 +987,28 @@ pub(super) fn refuse(control: &Packets, why: &haul_verbs::Error) -> End {
     End::Gone
 }
 
+/// Reads the keys that a client names, with its rights.
+fn protection(
+    text: Option<String>,
+    limits: Limits,
+) -> Result<Option<Protection>, haul_verbs::Error> {
+    let Some(text) = text else { return Ok(None) };
+    if !limits.has_rights {
+        return Err(haul_verbs::Error::Unsupported(
+            "protection for other users by an engine that is not root's",
+        ));
+    }
+    let parsed = Protection::parse(&text).map_err(|fault| haul_verbs::Error::Os {
+        what: "protect",
+        source: io::Error::other(fault.text),
+    })?;
+    Ok(Some(parsed))
+}
+
 fn open(
     abi: u32,
     transport: u8,
+    protect: Option<Protection>,
     options: &rnic::Options,
     packet: Packet,
 ) -> Result<(Context, CompletionChannel, SharedMemory), haul_verbs::Error> {
@@ -1000,7 +1022,9 @@ fn open(
     let transport = at(&TRANSPORTS, transport.into()).ok_or(INVALID)?;
     let memory = packet.descriptors.into_iter().next().ok_or(INVALID)?;
     let memory = adopt(memory, rustix::param::page_size() as u64)?;
-    let devices = rnic::provider(options.clone()).devices()?;
+    let mut options = options.clone();
+    options.protect = protect.map(|protect| Arc::new(protect) as _);
+    let devices = rnic::provider(options).devices()?;
     let device = devices
         .iter()
         .find(|device| {

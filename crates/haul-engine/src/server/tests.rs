@@ -132,6 +132,7 @@ impl Dice {
             0 => Request::Open {
                 abi: ABI,
                 transport: 0,
+                protect: None,
             },
             1 => Request::AllocPd,
             2 => Request::CreateCompletionChannel,
@@ -255,6 +256,7 @@ impl Hostile {
         let request = Request::Open {
             abi: ABI,
             transport: 1,
+            protect: None,
         };
         control
             .put(&request, &[page.fd()], SendFlags::empty())
