@@ -3,7 +3,7 @@
 //! The words of a completion queue's mark, each written as named. The doorbell's memory has one
 //! word: not zero while the engine sleeps. Who publishes executes a fence and looks whether the
 //! other sleeps; who goes to sleep says so, executes a fence and looks once more
-//! (`haul_io::wake::SleepFlag`, whose model covers it).
+//! (`haul_io::wake::SleepWord`, whose model covers it).
 
 use haul_slab::SharedMemory;
 use haul_verbs::QpCapacity;

@@ -3,7 +3,8 @@
 //! Each protocol is implemented here once, separate from the data that is waited for, so that loom
 //! can run every interleaving of it (`./test loom`): [`Bell`] many threads that sleep until an item
 //! can be taken · [`Notices`] a queue with a file descriptor · [`Readiness`] threads and a
-//! descriptor that wait for conditions · [`SleepFlag`] one thread that sleeps by means of its own ·
+//! descriptor that wait for conditions · [`SleepFlag`] one thread that sleeps by means of its own,
+//! [`SleepWord`] the same between processes ·
 //! `Rest` the sleep of a [`Poller`](crate::poller::Poller).
 //!
 //! All but [`Notices`] follow one rule. The waking thread publishes, executes a fence, then checks
@@ -19,8 +20,8 @@ use std::time::Duration;
 use crate::clock::Clock;
 
 use sync::{
-    AtomicBool, AtomicU8, AtomicU32, Condvar, Mutex, MutexGuard, Ordering, PoisonError, Signal,
-    fence,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, Condvar, Mutex, MutexGuard, Ordering, PoisonError,
+    Signal, fence,
 };
 
 /// Wakes threads that sleep, each in its own way, until there is an item to take.
@@ -142,25 +143,59 @@ impl<T> Notices<T> {
 
 /// Announces that a thread sleeps, by means of its own, until something is published for it.
 #[derive(Debug, Default)]
-pub struct SleepFlag(AtomicBool);
+pub struct SleepFlag(AtomicU64);
 
 impl SleepFlag {
     /// Announces that this thread sleeps unless it finds something now.
     pub fn set(&self) {
-        self.0.store(true, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        SleepWord(&self.0).set();
     }
 
     /// Announces that this thread is awake.
     pub fn clear(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        SleepWord(&self.0).clear();
     }
 
     /// Whether the thread must be woken after something was published for it.
     #[must_use]
     pub fn is_set(&self) -> bool {
+        SleepWord(&self.0).is_set()
+    }
+}
+
+/// A [`SleepFlag`] in memory that processes share: for one thread, or for several that are counted.
+/// A process that writes something else there sleeps too long, or is woken for nothing.
+#[derive(Debug, Clone, Copy)]
+pub struct SleepWord<'a>(pub &'a AtomicU64);
+
+impl SleepWord<'_> {
+    /// As [`SleepFlag::set`], for the only thread that sleeps here.
+    pub fn set(self) {
+        self.0.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed)
+    }
+
+    /// As [`SleepFlag::clear`], after [`SleepWord::set`].
+    pub fn clear(self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// As [`SleepFlag::set`], for one thread more.
+    pub fn enter(self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// As [`SleepFlag::clear`], after [`SleepWord::enter`]; whether others sleep.
+    pub fn leave(self) -> bool {
+        self.0.fetch_sub(1, Ordering::Relaxed) > 1
+    }
+
+    /// As [`SleepFlag::is_set`].
+    #[must_use]
+    pub fn is_set(self) -> bool {
+        fence(Ordering::SeqCst);
+        self.0.load(Ordering::Relaxed) != 0
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use haul_io::notify::{Signal, wait_readable};
+use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::provider::{CompletionChannelOps, CqOps};
 use haul_verbs::{Error, Notify, Result, WorkCompletion};
@@ -184,18 +185,15 @@ impl CqOps for Cq {
             if left.is_some_and(|left| left.is_zero()) {
                 return Ok(0);
             }
-            let sleepers = {
-                let inner = lock(&self.inner);
-                inner.ring.place().clone()
-            };
-            sleepers.mark(SLEEPERS).fetch_add(1, Ordering::Relaxed);
-            fence(Ordering::SeqCst);
+            let place = lock(&self.inner).ring.place().clone();
+            let sleepers = SleepWord(place.mark(SLEEPERS));
+            sleepers.enter();
             let slept = if self.is_empty() && !self.link().look() {
                 sleep(&self.wake, self.link().life(), left)
             } else {
                 Ok(())
             };
-            let others = sleepers.mark(SLEEPERS).fetch_sub(1, Ordering::Relaxed) > 1;
+            let others = sleepers.leave();
             self.wake.clear();
             if others && (!self.is_empty() || self.link().is_dead()) {
                 // What this thread leaves is theirs.

@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use haul_io::notify::Signal;
+use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::{DeviceAttributes, Error, Result, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -127,8 +128,7 @@ impl Link {
 
     /// Wakes the engine if it sleeps, after something was published.
     pub(super) fn ring(&self) {
-        fence(Ordering::SeqCst);
-        if self.sleeping.words()[0].load(Ordering::Relaxed) != 0 {
+        if SleepWord(&self.sleeping.words()[0]).is_set() {
             self.doorbell.set();
         }
     }

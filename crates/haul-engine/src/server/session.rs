@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use haul_control::protect::Protection;
 use haul_io::notify::Signal;
+use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_soft::rnic::{self, ReceiveSource};
 use haul_verbs::cm::{CmEvent, ConnectRequest, EventChannel, Listener};
@@ -309,8 +310,7 @@ impl Session {
                 queue.cq.arm(Notify::Any).map_err(other)?;
             }
         }
-        self.sleeping.words()[0].store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
+        SleepWord(&self.sleeping.words()[0]).set();
         // What was published before is found here, what is published later rings.
         let found = self.give_completions()? | self.take_posts()?;
         let ready = if found {
@@ -318,7 +318,7 @@ impl Session {
         } else {
             self.wait(None)
         };
-        self.sleeping.words()[0].store(0, Ordering::Relaxed);
+        SleepWord(&self.sleeping.words()[0]).clear();
         self.doorbell.clear();
         while self.bell.poll_event().map_err(other)?.is_some() {}
         self.handle(&ready?)
@@ -909,9 +909,8 @@ impl SharedCq {
         if given.count == 0 {
             return None;
         }
-        fence(Ordering::SeqCst);
         let mark = |word| self.ring.place().mark(word);
-        if mark(SLEEPERS).load(Ordering::Relaxed) != 0 {
+        if SleepWord(mark(SLEEPERS)).is_set() {
             self.wake.set();
         }
         let is_wanted = match mark(ARMED).load(Ordering::Relaxed) {

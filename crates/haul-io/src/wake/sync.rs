@@ -6,7 +6,7 @@ pub(super) use crate::notify::Signal;
 #[cfg(not(loom))]
 pub(super) use std::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 
 pub(super) use std::sync::PoisonError;
@@ -14,7 +14,7 @@ pub(super) use std::sync::PoisonError;
 #[cfg(loom)]
 pub(super) use loom::sync::{
     Condvar, Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering, fence},
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(loom)]
 pub use model::Signal;

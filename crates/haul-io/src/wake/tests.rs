@@ -186,6 +186,51 @@ fn loom_a_thread_that_announces_sleep_misses_nothing() {
     });
 }
 
+/// As threads of a process wait for completions that another one writes: they share a descriptor,
+/// and whoever clears it for the others sets it again.
+#[test]
+fn loom_threads_that_are_counted_miss_nothing() {
+    loom::model(|| {
+        let shared = Arc::new((AtomicU64::new(0), AtomicU32::new(0), Signal::new().unwrap()));
+        let take = |items: &AtomicU32| {
+            let taken = items.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |count| {
+                count.checked_sub(1)
+            });
+            taken.is_ok()
+        };
+        let sleepers: Vec<_> = (0..2)
+            .map(|_| {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (word, items, signal) = &*shared;
+                    let word = SleepWord(word);
+                    while !take(items) {
+                        word.enter();
+                        if items.load(Ordering::Relaxed) == 0 {
+                            signal.sleep();
+                        }
+                        let others = word.leave();
+                        signal.clear();
+                        if others && items.load(Ordering::Relaxed) > 0 {
+                            signal.set();
+                        }
+                    }
+                })
+            })
+            .collect();
+        let (word, items, signal) = &*shared;
+        for _ in 0..2 {
+            items.fetch_add(1, Ordering::Relaxed);
+            if SleepWord(word).is_set() {
+                signal.set();
+            }
+        }
+        for sleeper in sleepers {
+            sleeper.join().unwrap();
+        }
+    });
+}
+
 #[test]
 fn loom_waiters_and_watchers_of_the_descriptor_are_both_woken() {
     loom::model(|| {
