@@ -19,6 +19,9 @@
 
 mod client;
 mod entry;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod message;
 mod ring;
 mod server;

@@ -26,6 +26,6 @@ fn the_software_provider_is_always_there_and_the_other_says_why_not() {
     let devices = ibv["devices"].as_array().unwrap();
     assert_eq!(devices.is_empty(), ibv["reason"].is_string(), "{ibv}");
     let text = haul(["devices"]).ok().stdout;
-    assert!(text.contains("soft  soft-tcp: iWARP; "), "{text}");
-    assert!(text.contains("\nibv   "), "{text}");
+    assert!(text.contains("soft   soft-tcp: iWARP; "), "{text}");
+    assert!(text.contains("\nibv    "), "{text}");
 }

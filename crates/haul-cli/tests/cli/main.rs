@@ -14,6 +14,7 @@ mod compare;
 mod config;
 mod damage;
 mod devices;
+mod engine;
 mod errors;
 mod failure;
 mod first_steps;

@@ -156,6 +156,8 @@ impl Server {
         if !listens || kind != SocketType::SEQPACKET {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        // A client may be gone again before it is accepted.
+        rustix::io::ioctl_fionbio(&socket, true)?;
         Ok(Self {
             socket,
             stop: Arc::new(Signal::new()?),
@@ -195,8 +197,11 @@ impl Server {
                     self.counters.refused.fetch_add(1, Ordering::Relaxed);
                 }
                 Ok(client) => self.admit(client, tell),
-                // The client is gone again, or a signal came.
-                Err(rustix::io::Errno::CONNABORTED | rustix::io::Errno::INTR) => {}
+                Err(
+                    rustix::io::Errno::CONNABORTED
+                    | rustix::io::Errno::INTR
+                    | rustix::io::Errno::AGAIN,
+                ) => {}
                 Err(error) => {
                     tell(&format!("a client cannot be accepted: {error}"));
                     std::thread::sleep(std::time::Duration::from_millis(100));
