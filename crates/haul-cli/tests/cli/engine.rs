@@ -175,20 +175,21 @@ fn an_engine_serves_its_counts_as_openmetrics() {
         .iter()
         .find_map(|line| line.split_once("http://"));
     let host = url.unwrap().1.trim_end_matches("/metrics");
-    // Each device asks once whether an engine answers.
+    // Each device asks once whether an engine answers; one that has ended is refused.
     notes(&path);
     let mut body = String::new();
-    wait_until("clients", || {
+    wait_until("three clients", || {
         let mut stream = TcpStream::connect(host).unwrap();
         let request = format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n");
         stream.write_all(request.as_bytes()).unwrap();
         body.clear();
         stream.read_to_string(&mut body).unwrap();
-        let count = body
-            .lines()
-            .find_map(|line| line.strip_prefix("haul_engine_clients_total{} "));
-        let count = count.unwrap_or_else(|| panic!("{body}"));
-        count.parse::<f64>().unwrap() >= 3.0
+        let value = |name: &str| -> f64 {
+            let mut values = body.lines().filter_map(|line| line.strip_prefix(name));
+            values.next().unwrap().parse().unwrap()
+        };
+        let refused = value("haul_engine_clients_refused_total{} ");
+        value("haul_engine_clients_total{} ") + refused >= 3.0
     });
     assert!(body.contains("haul_engine_completions_total{} 0"), "{body}");
     assert_eq!(engine.end(), Some(0));
