@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """GridFTP with engines on processors of their own: whose processor time a transfer takes.
 
-    scripts/engines.py [--rounds N] [--mebibytes N] [--xio FOLDER] [--out FILE]
+    scripts/engines.py [--rounds N] [--mebibytes N] [--xio FOLDER] [--haul PROGRAM] [--out FILE]
 
 Two unmodified GridFTP servers move a file in memory over loopback at MTU 1500, in clear and with Longhaul's driver:
 by its own choice of processors, and with `engine-cpus=1` while all other threads of both servers are bound to processor 0
 (gridftp-offload-2014, section VI.B and figure 4, with a core in the place of its card). Processor time is counted by
-thread: `application` is Globus' threads and the client, `engine` those of the library.
+thread: `application` is Globus' threads and the client, `engine` those of the library. In the series "process" they are those
+of `haul engine run --cpus 1`, which all processes share.
 
 All series take turns. FILE (default: results/engines.txt) gets the medians and the bars. Run it as root on a quiet machine
 with two processors; it needs the driver (`make -C c xio`), Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
@@ -24,6 +25,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 
 # No folder of compiled files beside the scripts.
 sys.dont_write_bytecode = True
@@ -31,7 +33,7 @@ import trust  # noqa: E402
 
 ROOT = trust.ROOT
 # Names of the library's threads that move data.
-ENGINES = ("haul-rnic-", "haul-read", "haul-write", "haul-stream")
+ENGINES = ("haul-rnic-", "haul-read", "haul-write", "haul-stream", "haul-client")
 APPLICATION_CPU, ENGINE_CPU = "0", "1"
 # name: stack, whether engines have a processor of their own
 SERIES = {
@@ -41,8 +43,10 @@ SERIES = {
     "udt, engine": (f"haul:channel=udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
     "iwarp-udt": (f"haul:channel=iwarp-udt;{trust.RING}", False),
     "iwarp-udt, engine": (f"haul:channel=iwarp-udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
+    "iwarp-udt, process": (f"haul:channel=iwarp-udt;device=engine-udt;{trust.RING}", True),
     "iwarp-tcp": (f"haul:channel=iwarp-tcp;{trust.RING}", False),
     "iwarp-tcp, engine": (f"haul:channel=iwarp-tcp;{trust.RING};engine-cpus={ENGINE_CPU}", True),
+    "iwarp-tcp, process": (f"haul:channel=iwarp-tcp;device=engine-tcp;{trust.RING}", True),
 }
 
 
@@ -76,12 +80,31 @@ class Threads(threading.Thread):
 class Stage(trust.Stage):
     """As the other one, with the processors of its servers, whose threads are watched."""
 
-    def __init__(self, programs, folder, is_bound):
+    def __init__(self, programs, folder, is_bound, has_engine):
         super().__init__(programs, folder)
-        self.is_bound, self.threads = is_bound, Threads()
+        self.is_bound, self.has_engine, self.threads = is_bound, has_engine, Threads()
 
     def file(self):
         return pathlib.Path(self.programs["file"])
+
+    def loopback(self, mtu):
+        super().loopback(mtu)
+        if self.has_engine:
+            self.start_engine()
+
+    def start_engine(self):
+        """An engine in a process of its own, which the servers find by their environment."""
+        socket = self.folder / "engine.sock"
+        log = open(self.folder / "servers.log", "ab")
+        command = [*self.place("a"), self.programs["haul"], "engine", "run", "--listen", socket, "--cpus", ENGINE_CPU]
+        self.servers.append(subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log))
+        self.threads.roots.append(self.servers[-1].pid)
+        self.environment |= {"HAUL_ENGINE_SOCKET": str(socket)}
+        end = time.monotonic() + 20
+        while not socket.exists():
+            if time.monotonic() > end:
+                raise trust.Failed("the engine does not start")
+            time.sleep(0.01)
 
     def serve(self, host, port, *command, **variables):
         # The driver's threads choose their processor themselves, and may use all.
@@ -110,7 +133,7 @@ class Stage(trust.Stage):
 
 def measure(programs, stack, is_bound):
     with tempfile.TemporaryDirectory(prefix="engines-") as folder:
-        with Stage(programs, pathlib.Path(folder), is_bound) as stage:
+        with Stage(programs, pathlib.Path(folder), is_bound, "device=engine" in stack) as stage:
             found = trust.gridftp(stage, {"mtu": 1500}, stack, False)
             application, engine = stage.threads.seconds()
     gigabytes = programs["file"].stat().st_size / trust.GIGA
@@ -122,6 +145,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--mebibytes", type=int, default=2048)
     parser.add_argument("--xio", type=pathlib.Path, default=ROOT / "target/c")
+    parser.add_argument("--haul", type=pathlib.Path, default=ROOT / "target/release/haul")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "results/engines.txt")
     options = parser.parse_args()
     if options.rounds < 1 or options.mebibytes < 1:
@@ -130,10 +154,12 @@ def main():
         parser.error("run it as root: it makes a network namespace")
     if not (options.xio / "libglobus_xio_haul_driver.so").exists():
         parser.error(f"{options.xio} has no libglobus_xio_haul_driver.so: make -C c xio, or name its folder with --xio")
+    if not options.haul.exists():
+        parser.error(f"{options.haul} does not exist: cargo build --release --package haul-cli, or name it with --haul")
     if not shutil.which("globus-gridftp-server"):
         parser.error("globus-gridftp-server is missing: apt-get install globus-gridftp-server-progs globus-gass-copy-progs")
     file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
-    programs = {"xio": options.xio, "file": file}
+    programs = {"xio": options.xio, "file": file, "haul": options.haul.resolve()}
     runs, failures = {name: [] for name in SERIES}, {}
     try:
         with open(file, "wb") as source:
@@ -193,12 +219,14 @@ def report(runs, failures, options):
         return sum(medians[name][kind] for kind in kinds) if name in medians else None
 
     both = ("application", "engine")
-    for channel in ("udt", "iwarp-udt", "iwarp-tcp"):
-        own = f"{channel}, engine"
+    offloaded = [name for name in SERIES if ", " in name]
+    for own in offloaded:
+        channel = own.partition(", ")[0]
         judge(f"{own}: application / all without engine CPUs, at most 0.4", cpu(own, "application"), cpu(channel, *both), 0.4)
         judge(f"{own}: all / all without engine CPUs, at most 1.25", cpu(own, *both), cpu(channel, *both), 1.25)
-    judge("udt, engine: application / all of Debian's UDT driver, at most 0.1", cpu("udt, engine", "application"),
-          cpu("Debian's UDT driver", *both), 0.1)
+    for own in ("udt, engine", "iwarp-udt, process"):
+        judge(f"{own}: application / all of Debian's UDT driver, at most 0.1", cpu(own, "application"),
+              cpu("Debian's UDT driver", *both), 0.1)
     return "\n".join(lines) + "\n", missed
 
 

@@ -59,6 +59,17 @@ const ALLOWED: &[Allowed] = &[
         external: None,
     },
     Allowed {
+        krate: "haul-engine",
+        internal: &[
+            "haul-control",
+            "haul-io",
+            "haul-slab",
+            "haul-soft",
+            "haul-verbs",
+        ],
+        external: None,
+    },
+    Allowed {
         krate: "haul-verbs",
         internal: &["haul-slab"],
         external: None,
@@ -89,7 +100,13 @@ const ALLOWED: &[Allowed] = &[
     },
     Allowed {
         krate: "haul-capi",
-        internal: &["haul-control", "haul-ibv", "haul-soft", "haul-verbs"],
+        internal: &[
+            "haul-control",
+            "haul-engine",
+            "haul-ibv",
+            "haul-soft",
+            "haul-verbs",
+        ],
         external: None,
     },
     Allowed {
@@ -175,6 +192,7 @@ const ALLOWED: &[Allowed] = &[
             "haul-admin",
             "haul-bench",
             "haul-control",
+            "haul-engine",
             "haul-gateway",
             "haul-ibv",
             "haul-lab",

@@ -17,7 +17,7 @@ pub(crate) enum Engine {
 #[derive(Debug, Args)]
 pub(crate) struct EngineRun {
     /// The socket of clients; `-` is a listening socket on stdin, as systemd passes one [default:
-    /// HAUL_ENGINE, $XDG_RUNTIME_DIR/haul/engine.sock, or for root /run/haul/engine.sock]
+    /// HAUL_ENGINE_SOCKET, $XDG_RUNTIME_DIR/haul/engine.sock, or for root /run/haul/engine.sock]
     #[arg(long, value_name = "PATH")]
     pub(crate) listen: Option<PathBuf>,
     /// Processors of the engine's threads, as taskset(1) has them: 2,4-7 [default: all]
@@ -30,6 +30,9 @@ pub(crate) struct EngineRun {
     /// Clients at a time
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) clients: usize,
+    /// Of these, clients of one user other than the engine's own
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub(crate) user_clients: usize,
     /// Memory that one client may register
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64GiB")]
     pub(crate) client_memory: u64,

@@ -41,6 +41,7 @@ fn try_run(args: &EngineRun) -> Result<(), Fault> {
     options.device.engine_cpus = args.cpus.clone();
     options.all_users = args.all_users;
     options.clients = args.clients;
+    options.user_clients = args.user_clients;
     options.client_memory = args.client_memory;
     options.check().map_err(|error| {
         Fault::new(Code::Usage, format!("cannot run an engine: {error}")).hint("see --cpus")

@@ -67,7 +67,7 @@ fn socket(place: &Place) -> PathBuf {
 /// A command that looks for its engine there.
 fn by(engine: &Path, args: &[&str]) -> Ended {
     let mut command = Command::new(env!("CARGO_BIN_EXE_haul"));
-    command.env("HAUL_ENGINE", engine);
+    command.env("HAUL_ENGINE_SOCKET", engine);
     start_as(command, args).end()
 }
 
@@ -109,7 +109,7 @@ fn a_measurement_by_an_engine_takes_next_to_no_time_of_its_own_process() {
     let path = socket(&place);
     let _engine = Engine::start(&path, &["--cpus", "0"]);
     let child = Command::new(env!("CARGO_BIN_EXE_haul"))
-        .env("HAUL_ENGINE", &path)
+        .env("HAUL_ENGINE_SOCKET", &path)
         .args([
             "bench",
             "rdma",

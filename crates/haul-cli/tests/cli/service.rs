@@ -271,21 +271,31 @@ fn the_units_are_ones_that_systemd_takes_and_are_hardened() {
         println!("SKIPPED: no systemd-analyze");
         return;
     }
-    for (name, drop_in) in [
-        ("haul-serve.service", None),
-        ("haul-gateway.service", None),
+    // Exposure out of 100, where 0 is a service that can do nothing. A manager of a user confines
+    // none.
+    for (path, drop_in, most) in [
+        ("haul-serve.service", None, "20"),
+        ("haul-gateway.service", None, "20"),
         (
             "haul-gateway.service",
             Some("haul-gateway-transparent.conf"),
+            "20",
         ),
+        ("haul-engine.service", None, "30"),
+        ("user/haul-engine.service", None, "100"),
     ] {
+        let name = path.trim_start_matches("user/");
         // Where the program is installed is the packager's; here it is where it was built.
-        let content = std::fs::read_to_string(packaging.join(name)).unwrap();
+        let content = std::fs::read_to_string(packaging.join(path)).unwrap();
         assert!(content.contains("=/usr/bin/haul "));
         let content = content.replace("/usr/bin/haul ", concat!(env!("CARGO_BIN_EXE_haul"), " "));
         let dir = tempfile::tempdir().unwrap();
         let unit = dir.path().join(name);
         std::fs::write(&unit, content).unwrap();
+        let socket = packaging.join(path).with_extension("socket");
+        if socket.exists() {
+            std::fs::copy(socket, unit.with_extension("socket")).unwrap();
+        }
         if let Some(drop_in) = drop_in {
             let folder = dir.path().join(format!("{name}.d"));
             std::fs::create_dir(&folder).unwrap();
@@ -294,8 +304,8 @@ fn the_units_are_ones_that_systemd_takes_and_are_hardened() {
         let verified = analyze(&["verify", &text(&unit)]).unwrap();
         let said = String::from_utf8_lossy(&verified.stderr);
         assert!(verified.status.success() && said.is_empty(), "{said}");
-        // Out of 100, where 0 is a service that can do nothing.
-        let judged = analyze(&["security", "--offline=yes", "--threshold=20", &text(&unit)]);
+        let most = format!("--threshold={most}");
+        let judged = analyze(&["security", "--offline=yes", &most, &text(&unit)]);
         let judged = judged.unwrap();
         let said = String::from_utf8_lossy(&judged.stdout);
         assert!(judged.status.success(), "{said}");

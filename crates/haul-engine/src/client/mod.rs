@@ -51,12 +51,12 @@ pub fn answers(path: &Path) -> bool {
     Link::probe(path).is_ok()
 }
 
-/// Where engines listen, and applications look for them: `HAUL_ENGINE` if it is set; for a user
+/// Where engines listen, and applications look for them: `HAUL_ENGINE_SOCKET` if it is set; for a user
 /// with a run-time directory `$XDG_RUNTIME_DIR/haul/engine.sock`, if there is one; else
 /// `/run/haul/engine.sock`.
 #[must_use]
 pub fn default_path() -> PathBuf {
-    if let Some(path) = std::env::var_os("HAUL_ENGINE").filter(|path| !path.is_empty()) {
+    if let Some(path) = std::env::var_os("HAUL_ENGINE_SOCKET").filter(|path| !path.is_empty()) {
         return path.into();
     }
     let system = PathBuf::from("/run/haul/engine.sock");

@@ -4,11 +4,12 @@ mod session;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_io::notify::{Signal, wait_readable};
 use haul_io::thread::start_on;
@@ -31,6 +32,8 @@ pub struct Options {
     pub all_users: bool,
     /// Clients at a time.
     pub clients: usize,
+    /// Of these, clients of one user other than the engine's own.
+    pub user_clients: usize,
     /// Bytes that one client may register.
     pub client_memory: u64,
     /// Objects that one client may have.
@@ -58,6 +61,7 @@ impl Default for Options {
             device,
             all_users: false,
             clients: 256,
+            user_clients: 64,
             client_memory: 64 << 30,
             client_objects: 1 << 16,
         }
@@ -123,7 +127,11 @@ pub struct Server {
     path: Option<PathBuf>,
     options: Options,
     counters: Arc<Counters>,
+    users: Arc<Users>,
 }
+
+/// How many clients each user has.
+type Users = Mutex<BTreeMap<u32, usize>>;
 
 impl Server {
     /// Listens at a path. A socket that nobody listens at any more is replaced.
@@ -164,6 +172,7 @@ impl Server {
             path: None,
             options,
             counters: Arc::default(),
+            users: Arc::default(),
         })
     }
 
@@ -216,26 +225,25 @@ impl Server {
     }
 
     fn admit(&self, client: OwnedFd, tell: &Tell) {
-        let limits = self.check(&client);
-        let counters = &self.counters;
-        let here = Present::new(counters);
-        match &limits {
-            Ok(_) => counters.accepted.fetch_add(1, Ordering::Relaxed),
-            Err(why) => {
-                tell(&format!("a client was refused: {why}"));
-                counters.refused.fetch_add(1, Ordering::Relaxed)
-            }
-        };
-        let (options, counters) = (self.options.device.clone(), Arc::clone(counters));
+        let admitted = self.check(&client);
+        let user = admitted.as_ref().ok().map(|(_, peer)| peer.uid.as_raw());
+        let here = Present::new(&self.counters, &self.users, user);
+        let (options, counters) = (self.options.device.clone(), Arc::clone(&self.counters));
         let to = Arc::clone(tell);
         let work = move || {
             let client = Packets::new(client);
+            let limits = admitted.and_then(|(limits, peer)| enter(&peer, limits));
             let end = match limits {
-                Ok((limits, user)) => user
-                    .map_or(Ok(()), |user| become_user(&user).map_err(End::System))
-                    .and_then(|()| Session::open(client, &options, limits, &counters))
-                    .map_or_else(|end| end, Session::run),
-                Err(why) => session::refuse(&client, &why),
+                Ok(limits) => {
+                    counters.accepted.fetch_add(1, Ordering::Relaxed);
+                    Session::open(client, &options, limits, &counters)
+                        .map_or_else(|end| end, Session::run)
+                }
+                Err(why) => {
+                    counters.refused.fetch_add(1, Ordering::Relaxed);
+                    to(&format!("a client was refused: {why}"));
+                    session::refuse(&client, &why)
+                }
             };
             let why = match end {
                 End::Gone => None,
@@ -255,8 +263,8 @@ impl Server {
         }
     }
 
-    /// What this client may have, and whose rights its session takes.
-    fn check(&self, client: &OwnedFd) -> Result<(Limits, Option<UCred>), Error> {
+    /// What this client may have, and who it is.
+    fn check(&self, client: &OwnedFd) -> Result<(Limits, UCred), Error> {
         let options = &self.options;
         let peer = rustix::net::sockopt::socket_peercred(client)
             .map_err(|error| Error::os("credentials of a client")(error.into()))?;
@@ -265,21 +273,33 @@ impl Server {
         if !is_trusted && !options.all_users {
             return Err(Error::Unsupported("a client of another user (--all-users)"));
         }
-        if namespace(Some(peer.pid)) != namespace(None) {
-            return Err(Error::Unsupported("a client in another network namespace"));
-        }
         if self.counters.clients.load(Ordering::Relaxed) >= options.clients as u64 {
             return Err(Error::Exhausted("clients of the engine"));
         }
-        let is_other = peer.uid != own;
-        let takes_rights = is_other && own.is_root();
+        let count = lock(&self.users).get(&peer.uid.as_raw()).copied();
+        if peer.uid != own && count.unwrap_or(0) >= options.user_clients {
+            return Err(Error::Exhausted("clients of this user"));
+        }
         let limits = Limits {
             memory: options.client_memory,
             objects: options.client_objects,
-            has_rights: !is_other || takes_rights,
+            has_rights: peer.uid == own || own.is_root(),
         };
-        Ok((limits, takes_rights.then_some(peer)))
+        Ok((limits, peer))
     }
+}
+
+/// Makes this thread one of the client's, with its rights; refuses a client in another network
+/// namespace. Its namespace can be asked with its rights, without any more.
+fn enter(peer: &UCred, limits: Limits) -> Result<Limits, Error> {
+    let own = rustix::process::geteuid();
+    if own.is_root() && peer.uid != own {
+        become_user(peer).map_err(Error::os("taking the rights of a client"))?;
+    }
+    if namespace(Some(peer.pid)) != namespace(None) {
+        return Err(Error::Unsupported("a client in another network namespace"));
+    }
+    Ok(limits)
 }
 
 impl Drop for Server {
@@ -293,22 +313,47 @@ impl Drop for Server {
 
 /// The network namespace of a process, or of this one. None if it may not be asked.
 fn namespace(process: Option<Pid>) -> Option<PathBuf> {
-    let process = process.map_or("self".to_owned(), |pid| pid.as_raw_nonzero().to_string());
+    let process = process.map_or("thread-self".to_owned(), |pid| {
+        pid.as_raw_nonzero().to_string()
+    });
     std::fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 
 /// Counts a client as long as it lives.
-struct Present(Arc<Counters>);
+struct Present {
+    counters: Arc<Counters>,
+    users: Arc<Users>,
+    user: Option<u32>,
+}
 
 impl Present {
-    fn new(counters: &Arc<Counters>) -> Self {
+    fn new(counters: &Arc<Counters>, users: &Arc<Users>, user: Option<u32>) -> Self {
         counters.clients.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(counters))
+        if let Some(user) = user {
+            *lock(users).entry(user).or_default() += 1;
+        }
+        Self {
+            counters: Arc::clone(counters),
+            users: Arc::clone(users),
+            user,
+        }
     }
 }
 
 impl Drop for Present {
     fn drop(&mut self) {
-        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+        self.counters.clients.fetch_sub(1, Ordering::Relaxed);
+        let Some(user) = self.user else { return };
+        let mut users = lock(&self.users);
+        if let Some(count) = users.get_mut(&user) {
+            *count -= 1;
+            if *count == 0 {
+                users.remove(&user);
+            }
+        }
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
