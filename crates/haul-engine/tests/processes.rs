@@ -442,10 +442,12 @@ fn an_engine_of_root_has_no_more_rights_than_its_client() {
     // Where another user can execute it.
     let program = folder.path().join("program");
     std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-    for all_users in [true, false] {
-        let path = folder.path().join(format!("engine-{all_users}.sock"));
+    for (all_users, most) in [(true, 64), (true, 0), (false, 64)] {
+        let path = folder
+            .path()
+            .join(format!("engine-{all_users}-{most}.sock"));
         let mut options = Options::default();
-        options.all_users = all_users;
+        (options.all_users, options.user_clients) = (all_users, most);
         let server = Server::bind(&path, options).unwrap();
         open(&path, 0o666);
         let counters = server.counters();
@@ -461,7 +463,9 @@ fn an_engine_of_root_has_no_more_rights_than_its_client() {
             .unwrap();
         let text = String::from_utf8_lossy(&out.stdout);
         let errors = String::from_utf8_lossy(&out.stderr);
-        if all_users {
+        if most == 0 {
+            assert!(errors.contains("clients of this user"), "{text}{errors}");
+        } else if all_users {
             assert!(
                 text.contains("low: ") && text.contains("Permission denied"),
                 "{text}{errors}"
