@@ -241,6 +241,9 @@ impl Certificate {
     }
 }
 
+/// Bytes that are read of a file of certificates: some hundred.
+const CHAIN_FILE_MAX: u64 = 1 << 20;
+
 /// Reads a file with a private key, which only its owner may read.
 fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
     let shown = shown(path);
@@ -261,7 +264,11 @@ fn read_private(path: &Path) -> Result<Zeroizing<Vec<u8>>, Fault> {
 /// Reads the certificates of a PEM file, at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Fault> {
     let shown = shown(path);
-    let text = std::fs::read(path)
+    let mut text = Vec::new();
+    std::fs::File::open(path)
+        .and_then(|file| {
+            io::Read::read_to_end(&mut io::Read::take(file, CHAIN_FILE_MAX), &mut text)
+        })
         .map_err(|error| Fault::file(&format!("cannot read '{shown}'"), &error))?;
     let parsed = CertificateDer::pem_slice_iter(&text)
         .collect::<Result<Vec<_>, _>>()

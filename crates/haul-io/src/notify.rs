@@ -33,13 +33,6 @@ impl Signal {
     }
 }
 
-/// Of an `eventfd(2)` that another process has made.
-impl From<OwnedFd> for Signal {
-    fn from(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-}
-
 impl AsFd for Signal {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()

@@ -14,14 +14,17 @@ use crate::region::{Hold, Region};
 /// Memory of a sealed memfd, which another process may map and write at any time. Clones are the
 /// same.
 ///
-/// Its length cannot change, so no access ends in a signal. Its bytes are reached as atomics
-/// ([`SharedMemory::words`]) or by the copies of a [`Region`].
+/// Its length cannot change, so no access is beyond its end. Its bytes are reached as atomics
+/// ([`SharedMemory::words`]) or by the copies of a [`Region`]. The other process may give pages back,
+/// which then come from whoever touches them first; where the kernel does not overcommit memory
+/// and has none, that is a signal.
 #[derive(Debug, Clone)]
 pub struct SharedMemory(Arc<Mapped>);
 
 #[derive(Debug)]
 struct Mapped {
-    fd: OwnedFd,
+    /// None: another process has made it, and keeps it.
+    fd: Option<OwnedFd>,
     start: NonNull<u8>,
     len: usize,
 }
@@ -30,6 +33,9 @@ struct Mapped {
 unsafe impl Send for Mapped {}
 // SAFETY: as above; access to the bytes goes through atomics and raw copies.
 unsafe impl Sync for Mapped {}
+
+/// The kind of file system of memfds on reserved huge pages (`statfs(2)`).
+const HUGETLBFS_MAGIC: rustix::fs::FsWord = 0x9584_58f6;
 
 /// What keeps the length of the memory.
 const SEALS: SealFlags = SealFlags::SHRINK
@@ -52,47 +58,66 @@ impl SharedMemory {
         // Pages that are missing could end a program later, when there is no memory.
         rustix::fs::fallocate(&fd, rustix::fs::FallocateFlags::empty(), 0, len as u64)?;
         rustix::fs::fcntl_add_seals(&fd, SEALS)?;
-        Self::map(fd, len)
+        let (start, len) = map(&fd, 0, len)?;
+        Ok(Self::new(Some(fd), start, len))
     }
 
-    /// Maps the memory that another process has made.
+    fn new(fd: Option<OwnedFd>, start: NonNull<u8>, len: usize) -> Self {
+        Self(Arc::new(Mapped { fd, start, len }))
+    }
+
+    /// Maps all of the memory that another process has made.
     ///
     /// # Errors
     /// `InvalidData` if its length could change, is zero or above `most`, or if it is on reserved
     /// huge pages; else that of `mmap(2)`.
-    pub fn adopt(fd: OwnedFd, most: usize) -> io::Result<Self> {
-        let refuse = |why: &str| io::Error::new(io::ErrorKind::InvalidData, why.to_owned());
+    pub fn adopt(fd: &OwnedFd, most: usize) -> io::Result<Self> {
+        let size = Self::examine(fd)?;
+        let len = usize::try_from(size).ok().filter(|len| *len <= most);
+        let len = len.ok_or_else(|| refuse("its length is out of bounds"))?;
+        let (start, len) = map(fd, 0, len)?;
+        Ok(Self::new(None, start, len))
+    }
+
+    /// Maps the pages of a part of such memory.
+    ///
+    /// # Errors
+    /// As [`SharedMemory::adopt`]; `InvalidData` for a part that is not inside.
+    pub fn adopt_part(fd: &OwnedFd, offset: u64, len: usize) -> io::Result<Region> {
+        let size = Self::examine(fd)?;
+        let outside = || refuse("the part is not inside");
+        let end = offset.checked_add(len as u64).filter(|end| *end <= size);
+        let page = rustix::param::page_size() as u64;
+        let skip = offset % page;
+        let first = offset - skip;
+        let whole = usize::try_from(end.ok_or_else(outside)? - first).map_err(|_| outside())?;
+        let skip = usize::try_from(skip).map_err(|_| outside())?;
+        let (start, whole) = map(fd, first, whole)?;
+        let region = Self::new(None, start, whole).region();
+        region.cut(skip, len).map_err(io::Error::other)
+    }
+
+    /// The bytes of a memfd whose length cannot change.
+    fn examine(fd: &OwnedFd) -> io::Result<u64> {
         let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| refuse("it is no memfd"))?;
         if !seals.contains(SEALS) {
             return Err(refuse("its length is not sealed"));
         }
-        let about = rustix::fs::fstat(&fd)?;
-        // A huge page that is missing would be a signal.
-        let page = rustix::param::page_size() as u64;
-        if u64::try_from(about.st_blksize).ok() != Some(page) {
-            return Err(refuse("it is on huge pages"));
+        // A reserved huge page that is missing would be a signal.
+        if rustix::fs::fstatfs(fd)?.f_type == HUGETLBFS_MAGIC {
+            return Err(refuse("it is on reserved huge pages"));
         }
-        let len = usize::try_from(about.st_size).unwrap_or(usize::MAX);
-        if len == 0 || len > most {
-            return Err(refuse("its length is out of bounds"));
+        let size = u64::try_from(rustix::fs::fstat(fd)?.st_size).unwrap_or(0);
+        if size == 0 {
+            return Err(refuse("it is empty"));
         }
-        Self::map(fd, len)
+        Ok(size)
     }
 
-    fn map(fd: OwnedFd, len: usize) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, access, MapFlags::SHARED, &fd, 0)
-        }?;
-        let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(Self(Arc::new(Mapped { fd, start, len })))
-    }
-
-    /// Its descriptor, for the other process.
+    /// Its descriptor, for the other process; none of memory that was adopted.
     #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.fd.as_fd()
+    pub fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd.as_ref().map(AsFd::as_fd)
     }
 
     /// Bytes.
@@ -127,6 +152,27 @@ impl SharedMemory {
     }
 }
 
+fn refuse(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_owned())
+}
+
+fn map(fd: &OwnedFd, offset: u64, len: usize) -> io::Result<(NonNull<u8>, usize)> {
+    let access = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a mapping at an address of the kernel's choice touches nothing that exists.
+    let start = unsafe {
+        rustix::mm::mmap(
+            std::ptr::null_mut(),
+            len,
+            access,
+            MapFlags::SHARED,
+            fd,
+            offset,
+        )
+    }?;
+    let start = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    Ok((start, len))
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `map`, and nobody uses it any more. A refusal keeps it.
@@ -147,7 +193,9 @@ mod tests {
     #[test]
     fn both_mappings_are_the_same_bytes() {
         let near = SharedMemory::create(10_000).unwrap();
-        let far = SharedMemory::adopt(near.fd().try_clone_to_owned().unwrap(), 1 << 20).unwrap();
+        let fd = near.fd().unwrap().try_clone_to_owned().unwrap();
+        let far = SharedMemory::adopt(&fd, 1 << 20).unwrap();
+        assert!(far.fd().is_none());
         assert_eq!((near.len(), far.len()), (12_288, 12_288));
         near.words()[9].store(7, Ordering::Release);
         let mut bytes = [0; 8];
@@ -157,6 +205,14 @@ mod tests {
         let (memory, offset) = cut.shared().unwrap();
         assert_eq!((memory.len(), offset), (12_288, 72));
         assert!(Region::map(1).unwrap().shared().is_none());
+        near.region().write(5_000, b"part").unwrap();
+        let part = SharedMemory::adopt_part(&fd, 5_000, 7_000).unwrap();
+        let mut bytes = [0; 4];
+        part.read(0, &mut bytes).unwrap();
+        assert_eq!((part.len(), &bytes), (7_000, b"part"));
+        for (offset, len) in [(5_000, 7_289), (u64::MAX, 1), (0, usize::MAX), (12_289, 0)] {
+            assert!(SharedMemory::adopt_part(&fd, offset, len).is_err());
+        }
     }
 
     #[test]
@@ -165,21 +221,20 @@ mod tests {
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
         for seals in [SealFlags::empty(), SealFlags::SHRINK, SealFlags::GROW] {
             rustix::fs::fcntl_add_seals(&unsealed, seals).unwrap();
-            let fd = unsealed.try_clone().unwrap();
-            assert!(SharedMemory::adopt(fd, 4096).is_err());
+            assert!(SharedMemory::adopt(&unsealed, 4096).is_err());
         }
         rustix::fs::fcntl_add_seals(&unsealed, SEALS).unwrap();
-        assert!(SharedMemory::adopt(unsealed.try_clone().unwrap(), 4095).is_err());
-        SharedMemory::adopt(unsealed, 4096).unwrap();
+        assert!(SharedMemory::adopt(&unsealed, 4095).is_err());
+        SharedMemory::adopt(&unsealed, 4096).unwrap();
         let empty = memfd(MemfdFlags::ALLOW_SEALING);
         rustix::fs::fcntl_add_seals(&empty, SEALS).unwrap();
-        assert!(SharedMemory::adopt(empty, 4096).is_err());
+        assert!(SharedMemory::adopt(&empty, 4096).is_err());
         let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
-        assert!(SharedMemory::adopt(file, usize::MAX).is_err());
+        assert!(SharedMemory::adopt(&file, usize::MAX).is_err());
         let read_only = memfd(MemfdFlags::ALLOW_SEALING);
         rustix::fs::ftruncate(&read_only, 4096).unwrap();
         rustix::fs::fcntl_add_seals(&read_only, SEALS | SealFlags::WRITE).unwrap();
-        assert!(SharedMemory::adopt(read_only, 4096).is_err());
+        assert!(SharedMemory::adopt(&read_only, 4096).is_err());
     }
 
     #[test]

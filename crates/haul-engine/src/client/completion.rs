@@ -15,12 +15,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 
 use super::context::Context;
-use super::link::{Link, UNEXPECTED, lock};
+use super::link::{Link, UNEXPECTED, gone, lock};
+use super::queue::Qp;
 use crate::entry;
 use crate::message::{Reply, Request};
 use crate::ring::{Consumer, Place};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM, queue_bytes};
-use crate::socket::Packets;
+use crate::socket::{Packets, Waker};
 
 /// Looks at an empty queue after which one asks whether the engine lives.
 const LOOKS: u32 = 256;
@@ -31,8 +32,10 @@ pub(super) struct Cq {
     pub(super) number: u32,
     token: u64,
     channel: Option<Arc<CompletionChannel>>,
-    /// Set by the engine while a thread sleeps here.
-    wake: Signal,
+    /// Readable while the engine has woken a thread that sleeps here.
+    wake: Waker,
+    /// Set by a thread that leaves something for others that sleep here.
+    left: Signal,
     inner: Mutex<Inner>,
 }
 
@@ -42,6 +45,14 @@ struct Inner {
     /// Of requests that the engine did not complete before it ended.
     flushed: VecDeque<WorkCompletion>,
     empty_looks: u32,
+}
+
+impl Inner {
+    fn is_empty(&self) -> bool {
+        self.flushed.is_empty()
+            && self.ring.available() == Ok(0)
+            && self.ring.place().mark(OVERFLOWED).load(Ordering::Acquire) == 0
+    }
 }
 
 impl Cq {
@@ -61,7 +72,8 @@ impl Cq {
             channel: channel.as_ref().map(|channel| channel.number),
             token,
         };
-        let (reply, descriptors) = context.link.call(&request, &[memory.fd()])?;
+        let fd = memory.fd().ok_or(UNEXPECTED)?;
+        let (reply, descriptors) = context.link.call(&request, &[fd])?;
         let (Reply::Object(number), Some(wake)) = (reply, descriptors.into_iter().next()) else {
             return Err(UNEXPECTED);
         };
@@ -70,7 +82,8 @@ impl Cq {
             number,
             token,
             channel,
-            wake: Signal::from(wake),
+            wake: Waker::new(wake),
+            left: Signal::new().map_err(Error::os("eventfd"))?,
             inner: Mutex::new(Inner {
                 ring: Consumer::new(place),
                 flushed: VecDeque::new(),
@@ -88,71 +101,77 @@ impl Cq {
         &self.context.link
     }
 
-    /// Adds the completions of requests that nobody will complete.
-    pub(super) fn flush(&self, completions: impl Iterator<Item = WorkCompletion>) {
-        lock(&self.inner).flushed.extend(completions);
-    }
-
     /// Wakes who sleeps, if the engine is gone.
     pub(super) fn wake(&self) {
-        self.wake.set();
+        self.left.set();
     }
 
     fn is_empty(&self) -> bool {
-        let inner = lock(&self.inner);
-        inner.flushed.is_empty()
-            && inner.ring.available() == Ok(0)
-            && inner.ring.place().mark(OVERFLOWED).load(Ordering::Acquire) == 0
+        lock(&self.inner).is_empty()
     }
 
-    /// Takes completions out of the ring; none if the engine wrote what cannot be.
-    fn take(&self, inner: &mut Inner, out: &mut [WorkCompletion]) -> Option<usize> {
-        let available = inner.ring.available().ok()? as usize;
-        let count = available.min(out.len());
-        for place in &mut out[..count] {
-            *place = entry::completion(&inner.ring.take()).ok()?;
+    /// Takes completions out of the ring; none if the engine wrote what cannot be. `held` gets
+    /// queue pairs that are to be dropped without the lock.
+    fn take(
+        &self,
+        inner: &mut Inner,
+        out: &mut [WorkCompletion],
+        held: &mut Vec<Arc<Qp>>,
+    ) -> Option<usize> {
+        let mut available = inner.ring.available().ok()?;
+        let mut count = 0;
+        let any = available > 0;
+        while available > 0
+            && let Some(place) = out.get_mut(count)
+        {
+            available -= 1;
+            let mut completion = entry::completion(&inner.ring.take()).ok()?;
+            let is_it = |qp: &&Arc<Qp>| qp.number_of_completions() == completion.qp_num;
+            if held.last().filter(is_it).is_none() {
+                // Of a queue pair that is gone nobody waits for anything.
+                let Some(qp) = self.link().qp(completion.qp_num) else {
+                    continue;
+                };
+                held.push(qp);
+            }
+            if let Some(qp) = held.last() {
+                qp.complete(&mut completion);
+            }
+            *place = completion;
+            count += 1;
         }
-        if count > 0 {
+        if any {
             inner.ring.release();
             fence(Ordering::SeqCst);
-            let wants_room = inner.ring.place().mark(WANTS_ROOM);
+            let place = inner.ring.place();
+            let wants_room = place.mark(WANTS_ROOM);
             if wants_room.load(Ordering::Relaxed) != 0 && wants_room.swap(0, Ordering::AcqRel) != 0
             {
                 self.link().ring();
             }
+            if available > 0 && SleepWord(place.mark(SLEEPERS)).is_set() {
+                self.left.set();
+            }
         }
         Some(count)
     }
-}
 
-impl CqOps for Cq {
-    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+    fn poll_once(&self, out: &mut [WorkCompletion], held: &mut Vec<Arc<Qp>>) -> Result<usize> {
         let mut inner = lock(&self.inner);
-        let Some(mut count) = self.take(&mut inner, out) else {
+        let Some(mut count) = self.take(&mut inner, out, held) else {
             drop(inner);
             self.link().die();
             return Ok(0);
         };
         if count > 0 {
             inner.empty_looks = 0;
-            drop(inner);
-            // Of consecutive completions of one queue pair, it is looked up once.
-            let mut qp = None;
-            for completion in &out[..count] {
-                if qp
-                    .as_ref()
-                    .is_none_or(|(number, _)| *number != completion.qp_num)
-                {
-                    qp = self
-                        .link()
-                        .qp(completion.qp_num)
-                        .map(|qp| (completion.qp_num, qp));
-                }
-                if let Some((_, qp)) = &qp {
-                    qp.complete(completion);
-                }
-            }
             return Ok(count);
+        }
+        if self.link().is_dead() {
+            *held = self.link().qps();
+            for qp in &*held {
+                qp.flush(self, &mut inner.flushed);
+            }
         }
         while let Some(place) = out.get_mut(count)
             && let Some(flushed) = inner.flushed.pop_front()
@@ -173,13 +192,23 @@ impl CqOps for Cq {
         }
         Ok(0)
     }
+}
+
+impl CqOps for Cq {
+    fn poll(&self, out: &mut [WorkCompletion]) -> Result<usize> {
+        self.poll_once(out, &mut Vec::new())
+    }
 
     fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
+            let was_dead = self.link().is_dead();
             let count = self.poll(out)?;
             if count > 0 || out.is_empty() {
                 return Ok(count);
+            }
+            if was_dead {
+                return Err(gone());
             }
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
@@ -189,15 +218,16 @@ impl CqOps for Cq {
             let sleepers = SleepWord(place.mark(SLEEPERS));
             sleepers.enter();
             let slept = if self.is_empty() && !self.link().look() {
-                sleep(&self.wake, self.link().life(), left)
+                self.sleep(left)
             } else {
                 Ok(())
             };
             let others = sleepers.leave();
             self.wake.clear();
+            self.left.clear();
             if others && (!self.is_empty() || self.link().is_dead()) {
                 // What this thread leaves is theirs.
-                self.wake.set();
+                self.left.set();
             }
             slept?;
         }
@@ -222,16 +252,19 @@ impl CqOps for Cq {
     }
 }
 
-/// Waits for a signal, or for the end of the engine.
-fn sleep(signal: &Signal, life: BorrowedFd<'_>, left: Option<Duration>) -> Result<()> {
-    let mut fds = [
-        PollFd::new(signal, PollFlags::IN),
-        PollFd::from_borrowed_fd(life, PollFlags::empty()),
-    ];
-    let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(Error::os("waiting for completions")(error.into())),
+impl Cq {
+    /// Waits until something is there, or for the end of the engine.
+    fn sleep(&self, left: Option<Duration>) -> Result<()> {
+        let mut fds = [
+            PollFd::new(&self.wake, PollFlags::IN),
+            PollFd::new(&self.left, PollFlags::IN),
+            PollFd::from_borrowed_fd(self.link().life(), PollFlags::empty()),
+        ];
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(Error::os("waiting for completions")(error.into())),
+        }
     }
 }
 

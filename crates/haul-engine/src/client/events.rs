@@ -46,8 +46,13 @@ impl EventChannel {
         lock(&self.open).insert(qp_num);
     }
 
+    /// It has ended, or never began.
+    pub(super) fn end(&self, qp_num: u32) {
+        lock(&self.open).remove(&qp_num);
+    }
+
     fn event(&self, event: Event) -> CmEvent {
-        let end = |qp_num: u32| lock(&self.open).remove(&qp_num);
+        let end = |qp_num: u32| self.end(qp_num);
         match event {
             Event::Request {
                 request,
@@ -69,6 +74,9 @@ impl EventChannel {
             } => {
                 // Of a connection that was accepted, too.
                 self.begin(qp_num);
+                if let Some(qp) = self.context.link.qp(qp_num) {
+                    qp.begin();
+                }
                 CmEvent::Established {
                     qp_num,
                     established: established(private_data, resources),
@@ -199,9 +207,7 @@ impl RequestOps for PendingRequest {
             request,
             qp: qp.number,
             param: Parameters::of(param),
-        })?;
-        qp.begin();
-        Ok(())
+        })
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) -> Result<()> {

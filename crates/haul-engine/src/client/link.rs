@@ -7,7 +7,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use haul_io::notify::Signal;
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::{DeviceAttributes, Error, Result, Transport};
@@ -16,8 +15,8 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::completion::Cq;
 use super::queue::Qp;
-use crate::message::{ABI, Reply, Request, TRANSPORTS, position};
-use crate::socket::Packets;
+use crate::message::{ABI, Failed, Reply, Request, TRANSPORTS, position};
+use crate::socket::{Packets, Waker};
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -26,7 +25,7 @@ pub(super) struct Link {
     turn: Mutex<()>,
     /// Its first word is not zero while the engine sleeps.
     sleeping: SharedMemory,
-    doorbell: Signal,
+    doorbell: Waker,
     is_dead: AtomicBool,
     /// By their numbers of completions.
     qps: Mutex<HashMap<u32, Weak<Qp>>>,
@@ -61,7 +60,9 @@ impl Link {
             transport: position(&TRANSPORTS, &transport),
             protect,
         };
-        let (reply, descriptors) = exchange(&control, &request, &[sleeping.fd()])?;
+        let memory = sleeping.fd().ok_or(UNEXPECTED)?;
+        let answer = exchange(&control, &request, &[memory]);
+        let (reply, descriptors) = answer.map_err(LOST)?.map_err(|failed| failed.get())?;
         let mut descriptors = descriptors.into_iter();
         let (Reply::Opened(attributes), Some(events), Some(doorbell)) =
             (reply, descriptors.next(), descriptors.next())
@@ -72,7 +73,7 @@ impl Link {
             control,
             turn: Mutex::new(()),
             sleeping,
-            doorbell: Signal::from(doorbell),
+            doorbell: Waker::new(doorbell),
             is_dead: AtomicBool::new(false),
             qps: Mutex::default(),
             queues: Mutex::default(),
@@ -96,13 +97,16 @@ impl Link {
         }
         let answer = exchange(&self.control, request, descriptors);
         drop(turn);
-        if let Err(Error::Os { source, .. }) = &answer
-            && is_lost(source)
-        {
-            self.die();
-            return Err(gone());
+        match answer {
+            Ok(answer) => answer.map_err(|failed| failed.get()),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                Err(Error::Exhausted("bytes of a message to the engine"))
+            }
+            Err(_) => {
+                self.die();
+                Err(gone())
+            }
         }
-        answer
     }
 
     /// Asks for what has no answer but that it was done.
@@ -129,7 +133,7 @@ impl Link {
     /// Wakes the engine if it sleeps, after something was published.
     pub(super) fn ring(&self) {
         if SleepWord(&self.sleeping.words()[0]).is_set() {
-            self.doorbell.set();
+            self.doorbell.wake();
         }
     }
 
@@ -154,17 +158,14 @@ impl Link {
         self.control.as_fd()
     }
 
-    /// The engine is gone, or has written what cannot be: all requests are flushed.
+    /// The engine is gone, or has written what cannot be: completion queues flush what is open once
+    /// they have given what the engine has completed.
     pub(super) fn die(&self) {
         if self.is_dead.swap(true, Ordering::AcqRel) {
             return;
         }
         // The engine, if there is one, ends the session.
         let _ = rustix::net::shutdown(&self.control, rustix::net::Shutdown::Both);
-        let qps: Vec<_> = lock(&self.qps).values().filter_map(Weak::upgrade).collect();
-        for qp in qps {
-            qp.flush();
-        }
         for queue in lock(&self.queues).iter().filter_map(Weak::upgrade) {
             queue.wake();
         }
@@ -182,6 +183,11 @@ impl Link {
         lock(&self.qps).get(&qp_num).and_then(Weak::upgrade)
     }
 
+    /// All queue pairs.
+    pub(super) fn qps(&self) -> Vec<Arc<Qp>> {
+        lock(&self.qps).values().filter_map(Weak::upgrade).collect()
+    }
+
     pub(super) fn add_queue(&self, queue: &Arc<Cq>) {
         let mut queues = lock(&self.queues);
         queues.retain(|queue| queue.strong_count() > 0);
@@ -189,25 +195,26 @@ impl Link {
     }
 }
 
+/// Sends a request, and returns its answer; an error is one of the connection.
 fn exchange(
     control: &Packets,
     request: &Request,
     descriptors: &[BorrowedFd<'_>],
-) -> Result<(Reply, Vec<OwnedFd>)> {
-    let failed = |source| Error::Os {
-        what: "the engine",
-        source,
-    };
-    control
-        .put(request, descriptors, SendFlags::empty())
-        .map_err(failed)?;
-    let packet = control.receive(RecvFlags::empty()).map_err(failed)?;
-    let packet = packet.ok_or_else(gone)?;
-    match packet.message().map_err(failed)? {
-        Reply::Failed(error) => Err(error.get()),
+) -> io::Result<Result<(Reply, Vec<OwnedFd>), Box<Failed>>> {
+    control.put(request, descriptors, SendFlags::empty())?;
+    let packet = control.receive(RecvFlags::empty())?;
+    let packet = packet.ok_or(io::ErrorKind::ConnectionReset)?;
+    Ok(match packet.message()? {
+        Reply::Failed(failed) => Err(failed),
         reply => Ok((reply, packet.descriptors)),
-    }
+    })
 }
+
+/// The connection to an engine that is being opened broke.
+const LOST: fn(io::Error) -> Error = |source| Error::Os {
+    what: "the engine",
+    source,
+};
 
 /// Whether nobody listens there.
 pub(super) fn is_absent(error: &io::Error) -> bool {
@@ -215,15 +222,7 @@ pub(super) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), NotFound | ConnectionRefused)
 }
 
-fn is_lost(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionReset, InvalidData, NotConnected};
-    matches!(
-        error.kind(),
-        BrokenPipe | ConnectionReset | InvalidData | NotConnected
-    )
-}
-
-fn gone() -> Error {
+pub(super) fn gone() -> Error {
     Error::Os {
         what: "the engine has ended",
         source: io::ErrorKind::ConnectionReset.into(),

@@ -51,7 +51,11 @@ impl PdOps for Pd {
             },
             sources: Allowed::of(&init.sources),
         };
-        match self.context.link.call(&request, &[memory.fd()])? {
+        match self
+            .context
+            .link
+            .call(&request, &[memory.fd().ok_or(UNEXPECTED)?])?
+        {
             (
                 Reply::Mr {
                     mr,

@@ -11,9 +11,9 @@ use haul_soft::rnic;
 use haul_verbs::cm::ConnParam;
 use haul_verbs::provider::{EventChannelOps, QpOps, SrqOps};
 use haul_verbs::{
-    Data, DatagramStatistics, Error, Failure, PostError, QpCapacity, QpInit, QpState, QpStatistics,
-    QpType, RecvWr, Result, SendFlags, SendWr, Sge, SrqInit, WcOpcode, WcStatus, WorkCompletion,
-    WriteRecord,
+    Data, DatagramStatistics, Error, Failure, Peer, PostError, QpCapacity, QpInit, QpState,
+    QpStatistics, QpType, RecvWr, Result, SendFlags, SendWr, Sge, SrqInit, WcOpcode, WcStatus,
+    WorkCompletion, WriteRecord,
 };
 
 use super::completion::Cq;
@@ -37,7 +37,7 @@ pub(super) struct Qp {
     capacity: QpCapacity,
     qp_type: QpType,
     signal_all: bool,
-    /// Connecting, accepted or bound: sends may be posted, and the engine knows whether it can.
+    /// Connected or bound, or has been: sends may be posted.
     has_begun: AtomicBool,
     sends: Mutex<Sends>,
     receives: Option<Mutex<Receives>>,
@@ -47,17 +47,22 @@ pub(super) struct Qp {
     _pd: Arc<Pd>,
 }
 
+/// Requests go to the engine under numbers of their own, since applications may use one twice.
 #[derive(Debug)]
 struct Sends {
     ring: Producer,
-    /// Requests that are not complete, oldest first.
+    /// Requests that are not complete, by their numbers.
     open: VecDeque<OpenSend>,
+    next: u64,
 }
 
 #[derive(Debug)]
 struct OpenSend {
+    number: u64,
     wr_id: u64,
     opcode: WcOpcode,
+    peer: Option<Peer>,
+    is_read: bool,
     is_signaled: bool,
     /// Where the bytes of a Read or atomic go that the engine does not put there.
     sink: Option<Box<[Sge]>>,
@@ -65,6 +70,7 @@ struct OpenSend {
 
 #[derive(Debug)]
 struct OpenRecv {
+    number: u64,
     wr_id: u64,
     /// Where its bytes go, likewise.
     sink: Option<Box<[Sge]>>,
@@ -73,8 +79,19 @@ struct OpenRecv {
 #[derive(Debug)]
 struct Receives {
     ring: Producer,
-    /// Requests that are not complete, oldest first.
+    /// Requests that are not complete, by their numbers.
     open: VecDeque<OpenRecv>,
+    next: u64,
+}
+
+impl Sends {
+    fn new(place: Place) -> Self {
+        Self {
+            ring: Producer::new(place),
+            open: VecDeque::new(),
+            next: 0,
+        }
+    }
 }
 
 impl Receives {
@@ -95,24 +112,39 @@ impl Receives {
                 result = Err(PostError::new(posted, error));
                 break;
             }
-            self.ring.write(&entry::of_recv(wr));
+            let mut entry = entry::of_recv(wr);
+            entry[0] = self.next;
+            self.ring.write(&entry);
             self.open.push_back(OpenRecv {
+                number: self.next,
                 wr_id: wr.wr_id,
                 sink: context.bounces.to_copy_out(wr.sges.as_slice()),
             });
+            self.next += 1;
             posted += 1;
         }
         self.ring.publish();
         result
     }
 
-    /// Receives complete in order, except those of shared queues and datagram services.
-    fn complete(&mut self, context: &Context, completion: &WorkCompletion) {
-        let is_it = |open: &OpenRecv| open.wr_id == completion.wr_id;
-        let at = self.open.iter().position(is_it);
-        if let Some(OpenRecv {
-            sink: Some(sink), ..
-        }) = at.and_then(|at| self.open.remove(at))
+    fn new(place: Place) -> Self {
+        Self {
+            ring: Producer::new(place),
+            open: VecDeque::new(),
+            next: 0,
+        }
+    }
+
+    /// A completion without a request, of a record, stays as it is.
+    fn complete(&mut self, context: &Context, completion: &mut WorkCompletion) {
+        let number = completion.wr_id;
+        let found = self.open.binary_search_by_key(&number, |open| open.number);
+        let Some(open) = found.ok().and_then(|at| self.open.remove(at)) else {
+            return;
+        };
+        completion.wr_id = open.wr_id;
+        if let Some(sink) = open.sink
+            && completion.status == WcStatus::Success
         {
             context.bounces.copy_out(&sink, completion.byte_len);
         }
@@ -153,19 +185,14 @@ impl Qp {
                 .map(|limit| (limit.bits_per_second, limit.max_burst_bytes)),
             datagram: Datagram::of(&init.datagram),
         }));
-        let (Reply::Qp { qp, qp_num }, _) = context.link.call(&request, &[memory.fd()])? else {
+        let (Reply::Qp { qp, qp_num }, _) = context
+            .link
+            .call(&request, &[memory.fd().ok_or(UNEXPECTED)?])?
+        else {
             return Err(UNEXPECTED);
         };
-        let sends = Mutex::new(Sends {
-            ring: Producer::new(sends),
-            open: VecDeque::new(),
-        });
-        let receives = receives.map(|place| {
-            Mutex::new(Receives {
-                ring: Producer::new(place),
-                open: VecDeque::new(),
-            })
-        });
+        let sends = Mutex::new(Sends::new(sends));
+        let receives = receives.map(|place| Mutex::new(Receives::new(place)));
         let qp = Arc::new(Self {
             context: Arc::clone(context),
             number: qp,
@@ -194,44 +221,83 @@ impl Qp {
         self.has_begun.store(true, Ordering::Release);
     }
 
+    pub(super) fn number_of_completions(&self) -> u32 {
+        self.qp_num
+    }
+
     /// A completion of it was taken.
-    pub(super) fn complete(&self, completion: &WorkCompletion) {
+    pub(super) fn complete(&self, completion: &mut WorkCompletion) {
         match completion.opcode {
             WcOpcode::Recv | WcOpcode::RecvRdmaWithImm | WcOpcode::RecvWriteRecord => {
+                if completion.status == WcStatus::Success {
+                    self.begin();
+                }
                 match (&self.receives, &self.srq) {
                     (Some(receives), _) => lock(receives).complete(&self.context, completion),
                     (None, Some(srq)) => lock(&srq.receives).complete(&self.context, completion),
                     (None, None) => {}
                 }
             }
-            _ => {
-                let mut sends = lock(&self.sends);
-                // Those before it are complete, too, and were not to be told of.
-                while let Some(open) = sends.open.pop_front() {
-                    if let Some(sink) = &open.sink {
-                        self.context.bounces.copy_out(sink, u32::MAX);
-                    }
-                    let is_error = completion.status != WcStatus::Success;
-                    if open.is_signaled || (is_error && open.wr_id == completion.wr_id) {
-                        break;
-                    }
-                }
-            }
+            _ => self.complete_send(completion),
         }
     }
 
-    /// Completes all requests, for the engine is gone.
-    pub(super) fn flush(&self) {
+    fn complete_send(&self, completion: &mut WorkCompletion) {
+        let mut sends = lock(&self.sends);
+        let number = completion.wr_id;
+        let found = sends.open.binary_search_by_key(&number, |open| open.number);
+        let Some((at, done)) = found
+            .ok()
+            .and_then(|at| sends.open.remove(at).map(|done| (at, done)))
+        else {
+            return;
+        };
+        completion.wr_id = done.wr_id;
+        let bounces = &self.context.bounces;
+        let copy_out = |open: &OpenSend| {
+            if let Some(sink) = &open.sink {
+                bounces.copy_out(sink, u32::MAX);
+            }
+        };
+        if completion.status == WcStatus::Success {
+            copy_out(&done);
+        }
+        // Those before it that are not reported are complete, too: of a connection all, of a
+        // datagram service those to the same peer, where Reads and the others have orders of
+        // their own.
+        if self.qp_type == QpType::Rc {
+            sends.open.drain(..at).for_each(|open| copy_out(&open));
+            return;
+        }
+        sends.open.retain(|open| {
+            let is_before = open.number < number
+                && !open.is_signaled
+                && open.peer == done.peer
+                && open.is_read == done.is_read;
+            if is_before {
+                copy_out(open);
+            }
+            !is_before
+        });
+    }
+
+    /// Completes all requests whose completions go to `queue`, for the engine is gone.
+    pub(super) fn flush(&self, queue: &Cq, to: &mut VecDeque<WorkCompletion>) {
         let flushed =
             |wr_id, opcode| WorkCompletion::new(wr_id, WcStatus::WrFlushErr, opcode, self.qp_num);
-        let sends = std::mem::take(&mut lock(&self.sends).open);
-        let sends = sends.iter().map(|open| flushed(open.wr_id, open.opcode));
-        self.send_cq.flush(sends);
-        if let Some(receives) = &self.receives {
+        if self.send_cq.number == queue.number {
+            let sends = std::mem::take(&mut lock(&self.sends).open);
+            to.extend(sends.iter().map(|open| flushed(open.wr_id, open.opcode)));
+        }
+        if let Some(receives) = &self.receives
+            && self.recv_cq.number == queue.number
+        {
             let receives = std::mem::take(&mut lock(receives).open);
-            let receives = receives.iter();
-            let receives = receives.map(|open| flushed(open.wr_id, WcOpcode::Recv));
-            self.recv_cq.flush(receives);
+            to.extend(
+                receives
+                    .iter()
+                    .map(|open| flushed(open.wr_id, WcOpcode::Recv)),
+            );
         }
     }
 
@@ -290,6 +356,9 @@ impl Qp {
         match self.link().call(&Request::State(self.number), &[]) {
             Ok((Reply::State { state, failure }, _)) => {
                 let state = at(&STATES, state.into()).unwrap_or(QpState::Err);
+                if state == QpState::Rts {
+                    self.begin();
+                }
                 (state, failure.map(Why::get))
             }
             _ => (QpState::Err, Some(ENDED())),
@@ -327,8 +396,11 @@ impl QpOps for Qp {
         let mut result = Ok(());
         for (posted, wr) in requests.iter().enumerate() {
             match self.check(&sends, wr) {
-                Ok(entry) => {
+                Ok(mut entry) => {
                     let sink = self.bounce(wr);
+                    let number = sends.next;
+                    sends.next += 1;
+                    entry[0] = number;
                     sends.ring.write(&entry);
                     if let Data::Inline(bytes) = wr.data {
                         for entry in entry::of_inline(bytes) {
@@ -336,8 +408,11 @@ impl QpOps for Qp {
                         }
                     }
                     sends.open.push_back(OpenSend {
+                        number,
                         wr_id: wr.wr_id,
                         opcode: wr.op.completes_as(),
+                        peer: wr.peer,
+                        is_read: wr.op.is_read_or_atomic(),
                         is_signaled: self.signal_all || wr.flags.contains(SendFlags::SIGNALED),
                         sink,
                     });
@@ -380,14 +455,16 @@ impl QpOps for Qp {
         let channel: Arc<EventChannel> = ours(channel)?;
         self.context.check(&channel.context)?;
         channel.begin(self.qp_num);
-        self.link().order(&Request::Connect {
+        let connected = self.link().order(&Request::Connect {
             qp: self.number,
             peer,
             param: Parameters::of(param),
             channel: channel.number,
-        })?;
-        self.begin();
-        Ok(())
+        });
+        if connected.is_err() {
+            channel.end(self.qp_num);
+        }
+        connected
     }
 
     fn disconnect(&self) -> Result<()> {
@@ -466,15 +543,15 @@ impl Srq {
             max_sge: init.max_sge,
             token: init.token,
         };
-        let number = pd.context.link.create(&request, &[memory.fd()])?;
+        let number = pd
+            .context
+            .link
+            .create(&request, &[memory.fd().ok_or(UNEXPECTED)?])?;
         Ok(Arc::new(Self {
             pd,
             number,
             init: *init,
-            receives: Mutex::new(Receives {
-                ring: Producer::new(place),
-                open: VecDeque::new(),
-            }),
+            receives: Mutex::new(Receives::new(place)),
         }))
     }
 

@@ -7,6 +7,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use haul_io::thread::start_on;
 use haul_soft::rnic;
 use haul_verbs::Error;
 use rustix::net::{SocketAddrUnix, SocketType, UCred};
-use rustix::process::Pid;
+use rustix::process::{Gid, Pid, Uid};
 
 use crate::socket::{Packets, socket};
 use session::{End, Session};
@@ -36,7 +37,8 @@ pub struct Options {
     pub user_clients: usize,
     /// Bytes that one client may register.
     pub client_memory: u64,
-    /// Objects that one client may have.
+    /// Objects that one client may have: each takes a mapping of the process, a completion queue up
+    /// to three descriptors.
     pub client_objects: usize,
 }
 
@@ -63,7 +65,7 @@ impl Default for Options {
             clients: 256,
             user_clients: 64,
             client_memory: 64 << 30,
-            client_objects: 1 << 16,
+            client_objects: 4_096,
         }
     }
 }
@@ -78,13 +80,15 @@ struct Limits {
 }
 
 /// Takes the rights of a user, for this thread and those that it starts: ports below 1024 and files
-/// are then the kernel's to refuse.
+/// are then the kernel's to refuse. The real and saved user stay root, or the user could send signals
+/// to these threads, and so to the engine.
 fn become_user(peer: &UCred) -> io::Result<()> {
+    use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
     set_thread_groups(&[])?;
-    set_thread_res_gid(peer.gid, peer.gid, peer.gid)?;
-    set_thread_res_uid(peer.uid, peer.uid, peer.uid)?;
-    Ok(())
+    set_thread_res_gid(Gid::ROOT, peer.gid, Gid::ROOT)?;
+    set_thread_res_uid(Uid::ROOT, peer.uid, Uid::ROOT)?;
+    Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
 /// Takes lines for people.
@@ -116,6 +120,8 @@ pub struct Counters {
     pub requests: AtomicU64,
     /// Completions.
     pub completions: AtomicU64,
+    /// Objects of all clients now.
+    pub objects: AtomicU64,
 }
 
 /// An engine that listens.
@@ -123,8 +129,8 @@ pub struct Counters {
 pub struct Server {
     socket: OwnedFd,
     stop: Arc<Signal>,
-    /// To be removed at the end.
-    path: Option<PathBuf>,
+    /// To be removed at the end, if it is still this file.
+    path: Option<(PathBuf, u64)>,
     options: Options,
     counters: Arc<Counters>,
     users: Arc<Users>,
@@ -142,7 +148,9 @@ impl Server {
         let address = SocketAddrUnix::new(path)?;
         let listener = socket()?;
         if let Err(error) = rustix::net::bind(&listener, &address) {
-            if error != rustix::io::Errno::ADDRINUSE || Packets::connect(path).is_ok() {
+            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
+            let is_left = is_socket && Packets::connect(path).is_err();
+            if error != rustix::io::Errno::ADDRINUSE || !is_left {
                 return Err(error.into());
             }
             std::fs::remove_file(path)?;
@@ -150,7 +158,7 @@ impl Server {
         }
         rustix::net::listen(&listener, 128)?;
         let mut server = Self::new(listener, options)?;
-        server.path = Some(path.to_owned());
+        server.path = Some((path.to_owned(), std::fs::symlink_metadata(path)?.ino()));
         Ok(server)
     }
 
@@ -296,7 +304,10 @@ fn enter(peer: &UCred, limits: Limits) -> Result<Limits, Error> {
     if own.is_root() && peer.uid != own {
         become_user(peer).map_err(Error::os("taking the rights of a client"))?;
     }
-    if namespace(Some(peer.pid)) != namespace(None) {
+    // The kernel has no number for a process of a namespace that this one does not see.
+    let pid = Pid::as_raw(Some(peer.pid));
+    let theirs = (pid > 0).then(|| namespace(&pid.to_string())).flatten();
+    if theirs.is_none() || theirs != namespace("thread-self") {
         return Err(Error::Unsupported("a client in another network namespace"));
     }
     Ok(limits)
@@ -304,18 +315,17 @@ fn enter(peer: &UCred, limits: Limits) -> Result<Limits, Error> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Some(path) = &self.path {
-            // It may be gone, or replaced.
+        if let Some((path, inode)) = &self.path
+            && std::fs::symlink_metadata(path).is_ok_and(|about| about.ino() == *inode)
+        {
+            // It may be gone by now.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// The network namespace of a process, or of this one. None if it may not be asked.
-fn namespace(process: Option<Pid>) -> Option<PathBuf> {
-    let process = process.map_or("thread-self".to_owned(), |pid| {
-        pid.as_raw_nonzero().to_string()
-    });
+/// The network namespace of a process. None if it may not be asked.
+fn namespace(process: &str) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/{process}/ns/net")).ok()
 }
 

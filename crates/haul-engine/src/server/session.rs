@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use haul_control::protect::Protection;
-use haul_io::notify::Signal;
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_soft::rnic::{self, ReceiveSource};
@@ -24,7 +23,7 @@ use haul_verbs::{
     QpInit, RecvWr, SendWr, Srq, SrqInit, WcStatus, WorkCompletion,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::sockopt::Timeout;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::{Counters, Limits};
@@ -37,14 +36,20 @@ use crate::ring::{Broken, Consumer, Place, Producer};
 use crate::shared::{
     ANY, ARMED, OVERFLOWED, QpRings, SLEEPERS, SOLICITED, WANTS_ROOM, queue_bytes,
 };
-use crate::socket::{Packet, Packets};
+use crate::socket::{Packet, Packets, Waker};
 
 /// Requests that are posted together, and completions that are polled together.
 const BATCH: usize = 64;
+/// Entries that a batch takes at least, if there are as many.
+const BATCH_ENTRIES: u32 = 64;
 /// Turns with work after which the thread looks for control messages and events.
 const LOOK_EVERY: u32 = 16;
 /// Events that wait for a client that does not read them.
-const EVENTS_MAX: usize = 4_096;
+const EVENTS_MAX: usize = 1_024;
+/// Objects of all clients: each takes a mapping, of which a process has 65,530.
+const OBJECTS_MAX: u64 = 32_768;
+/// The time that a client has for its first message.
+const FIRST: Duration = Duration::from_secs(10);
 
 /// Why a session ends.
 #[derive(Debug)]
@@ -82,14 +87,16 @@ type Answer = Result<(Reply, Vec<OwnedFd>), haul_verbs::Error>;
 pub(super) struct Session {
     objects: BTreeMap<u32, Object>,
     next: u32,
+    /// Bytes of memory that are mapped, and those of each object.
     mapped: u64,
+    charges: BTreeMap<u32, u64>,
     /// Completion queues, in the order of their numbers.
     queues: Vec<u32>,
     /// Queue pairs and shared receive queues.
     posters: Vec<u32>,
     asynchronous: Outbox,
     sleeping: SharedMemory,
-    doorbell: Signal,
+    doorbell: Waker,
     /// Where the completion queues of this session report while the thread sleeps.
     bell: CompletionChannel,
     context: Context,
@@ -105,7 +112,7 @@ enum Object {
     Cq(Box<SharedCq>),
     Qp(Box<SharedQp>),
     Srq(Box<SharedSrq>),
-    Mr { _mr: Mr, bytes: u64 },
+    Mr(#[expect(dead_code, reason = "held for its drop")] Mr),
     Listener { _listener: Listener },
     Request(Box<ConnectRequest>),
 }
@@ -113,7 +120,7 @@ enum Object {
 struct SharedCq {
     cq: Cq,
     ring: Producer,
-    wake: Signal,
+    wake: Waker,
     channel: Option<u32>,
     token: u64,
     /// Of requests that could not be posted.
@@ -163,6 +170,10 @@ impl ReceiveSource for Source {
         }
         wr.ok()
     }
+
+    fn len(&self) -> usize {
+        lock(&self.ring).available().unwrap_or(0) as usize
+    }
 }
 
 impl Receives {
@@ -208,8 +219,14 @@ impl Outbox {
         Ok((Self { socket, waiting }, far))
     }
 
+    /// Whether there is room for what others can cause.
+    fn has_room(&self) -> bool {
+        self.waiting.len() < EVENTS_MAX
+    }
+
     fn push(&mut self, bytes: Vec<u8>) -> Result<(), End> {
-        if self.waiting.len() >= EVENTS_MAX {
+        // What the client's own objects can cause is less.
+        if self.waiting.len() >= 2 * EVENTS_MAX + OBJECTS_MAX as usize {
             return Err(End::Refused("it does not read its events"));
         }
         self.waiting.push_back(bytes);
@@ -236,9 +253,16 @@ impl Session {
         limits: Limits,
         counters: &Arc<Counters>,
     ) -> Result<Self, End> {
-        let Some(first) = control.receive(RecvFlags::empty())? else {
-            return Err(End::Gone);
+        set_socket_timeout(&control, Timeout::Recv, Some(FIRST)).map_err(io::Error::from)?;
+        let first = match control.receive(RecvFlags::empty()) {
+            Ok(Some(first)) => first,
+            Ok(None) => return Err(End::Gone),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                return Err(End::Refused("its first message does not come"));
+            }
+            Err(error) => return Err(error.into()),
         };
+        set_socket_timeout(&control, Timeout::Recv, None).map_err(io::Error::from)?;
         let Ok(Request::Open {
             abi,
             transport,
@@ -257,14 +281,15 @@ impl Session {
             }
         };
         let (asynchronous, far) = Outbox::new()?;
-        let doorbell = Signal::new()?;
+        let (doorbell, far_doorbell) = Waker::pair()?;
         let attributes = context.attributes().map_err(other)?;
         let opened = Reply::Opened(Box::new(Attributes::of(&attributes)));
-        reply(&control, &opened, &[far.as_fd(), doorbell.as_fd()])?;
+        reply(&control, &opened, &[far.as_fd(), far_doorbell.as_fd()])?;
         Ok(Self {
             objects: BTreeMap::new(),
             next: 1,
             mapped: 0,
+            charges: BTreeMap::new(),
             queues: Vec::new(),
             posters: Vec::new(),
             asynchronous,
@@ -327,7 +352,10 @@ impl Session {
     fn handle(&mut self, ready: &Ready) -> Result<(), End> {
         if ready.asynchronous {
             while let Some(event) = self.context.poll_async_event().map_err(other)? {
-                if let Some(event) = Async::of(event) {
+                // Others can cause them, so those that nobody reads are dropped.
+                if let Some(event) = Async::of(event)
+                    && self.asynchronous.has_room()
+                {
                     self.asynchronous.push(encoded(&event)?)?;
                 }
             }
@@ -397,13 +425,15 @@ impl Session {
 
     /// Posts what the client has written into its rings; whether there was anything.
     fn take_posts(&mut self) -> Result<bool, End> {
-        let mut moved = false;
         let mut refused = Vec::new();
         let mut count = 0;
+        let blocked = self.blocked();
         for number in &self.posters {
             match self.objects.get_mut(number) {
                 Some(Object::Qp(qp)) => {
-                    count += take_sends(qp, &mut refused)?;
+                    if !blocked.contains(&qp.send_cq) {
+                        count += take_sends(qp, &mut refused)?;
+                    }
                     if let Some(receives) = &mut qp.receives {
                         let new = receives.look()?;
                         if new > 0 {
@@ -416,7 +446,6 @@ impl Session {
                 _ => {}
             }
         }
-        moved |= count > 0;
         self.counters
             .requests
             .fetch_add(count.into(), Ordering::Relaxed);
@@ -425,7 +454,31 @@ impl Session {
                 queue.refused.push_back(completion);
             }
         }
-        Ok(moved)
+        Ok(count > 0)
+    }
+
+    /// Completion queues whose client has to take completions before its requests are looked at.
+    fn blocked(&self) -> Vec<u32> {
+        let is_blocked = |number: &u32| {
+            let object = self.objects.get(number);
+            matches!(object, Some(Object::Cq(queue)) if queue.refused.len() >= BATCH)
+        };
+        let queues = self.queues.iter().copied();
+        queues.filter(is_blocked).collect()
+    }
+
+    /// Posts what is in the rings now, and little that comes meanwhile.
+    fn take_what_is_there(&mut self) -> Result<(), End> {
+        let mut most = 0;
+        for number in &self.posters {
+            if let Some(Object::Qp(qp)) = self.objects.get(number) {
+                most = most.max(qp.sends.available()?);
+            }
+        }
+        for _ in 0..=most / BATCH_ENTRIES {
+            self.take_posts()?;
+        }
+        Ok(())
     }
 
     /// Moves completions into the client's rings; whether there were any.
@@ -453,6 +506,12 @@ impl Session {
         Ok(moved)
     }
 
+    /// Whether an event channel has room for what others can cause.
+    fn has_room(&self, channel: u32) -> bool {
+        let channel = self.objects.get(&channel);
+        matches!(channel, Some(Object::EventChannel { to, .. }) if to.has_room())
+    }
+
     fn forward_events(&mut self, number: u32) -> Result<(), End> {
         loop {
             let Some(Object::EventChannel { channel, .. }) = self.objects.get(&number) else {
@@ -462,6 +521,9 @@ impl Session {
                 return Ok(());
             };
             let event = match event {
+                // A client that does not read its events, or has too many objects, has no room for
+                // connections.
+                CmEvent::ConnectRequest(_) if !self.has_room(number) => continue,
                 CmEvent::ConnectRequest(request) => {
                     let event = Event::Request {
                         request: self.next,
@@ -469,7 +531,6 @@ impl Session {
                         private_data: request.private_data.clone(),
                         resources: (request.responder_resources, request.initiator_depth),
                     };
-                    // A client with too many objects has no room for connections.
                     let Ok(_) = self.add(Object::Request(Box::new(request))) else {
                         continue;
                     };
@@ -522,7 +583,7 @@ impl Session {
             return Err(End::Refused("it sent a message that means nothing"));
         };
         // What was posted before comes first.
-        self.take_posts()?;
+        self.take_what_is_there()?;
         let (answer, descriptors) = self
             .execute(request, packet.descriptors)
             .unwrap_or_else(|error| (Reply::Failed(Failed::of(&error)), Vec::new()));
@@ -567,21 +628,15 @@ impl Session {
                 sources,
             } => {
                 let fd = descriptors.next().ok_or(INVALID)?;
-                let most = self.limits.memory.saturating_sub(self.mapped);
-                let memory = adopt(fd, most)?;
-                let [offset, len] = [offset, len].map(|number| usize::try_from(number));
-                let cut = memory
-                    .region()
-                    .cut(offset.map_err(|_| INVALID)?, len.map_err(|_| INVALID)?);
+                let len = usize::try_from(len).map_err(|_| INVALID)?;
+                self.check_memory(len)?;
+                let part = SharedMemory::adopt_part(&fd, offset, len).map_err(ADOPTING)?;
                 let access = message::access(access).ok_or(INVALID)?;
-                let mut init =
-                    MrInit::new(cut.map_err(|_| INVALID)?, access).with_sources(sources.get());
+                let mut init = MrInit::new(part, access).with_sources(sources.get());
                 init.addressing = addr.map_or(MrAddressing::ZeroBased, MrAddressing::At);
-                let bytes = memory.len() as u64;
                 let mr = self.pd(pd)?.register(init)?;
                 let (lkey, rkey, addr) = (mr.lkey(), mr.rkey(), mr.addr());
-                let mr = self.add(Object::Mr { _mr: mr, bytes })?;
-                self.mapped += bytes;
+                let mr = self.add_charged(Object::Mr(mr), len)?;
                 Reply::Mr {
                     mr,
                     lkey,
@@ -602,7 +657,8 @@ impl Session {
                 let srq = self.pd(pd)?.create_srq(&init)?;
                 let receives = Receives::new(place);
                 rnic::share_receives_from(&srq, receives.source())?;
-                let number = self.add(Object::Srq(Box::new(SharedSrq { srq, receives })))?;
+                let srq = Object::Srq(Box::new(SharedSrq { srq, receives }));
+                let number = self.add_charged(srq, memory.len())?;
                 self.posters.push(number);
                 Reply::Object(number)
             }
@@ -696,10 +752,7 @@ impl Session {
                 Reply::Numbers(message::of_datagram_statistics(&statistics))
             }
             Request::Close(number) => {
-                let object = self.objects.remove(&number).ok_or(INVALID)?;
-                if let Object::Mr { bytes, .. } = &object {
-                    self.mapped -= bytes;
-                }
+                drop(self.remove(number).ok_or(INVALID)?);
                 self.queues.retain(|queue| *queue != number);
                 self.posters.retain(|poster| *poster != number);
                 Reply::Done
@@ -724,10 +777,9 @@ impl Session {
             return Err(INVALID);
         }
         let place = Place::new(memory, 0, entries, entry::COMPLETION).ok_or(INVALID)?;
-        let wake = Signal::new().map_err(SYSTEM)?;
-        let far = wake.as_fd().try_clone_to_owned().map_err(SYSTEM)?;
+        let (wake, far) = Waker::pair().map_err(SYSTEM)?;
         let cq = self.context.create_cq(entries, Some(&self.bell), token)?;
-        let number = self.add(Object::Cq(Box::new(SharedCq {
+        let cq = Object::Cq(Box::new(SharedCq {
             cq,
             ring: Producer::new(place),
             wake,
@@ -735,7 +787,8 @@ impl Session {
             token,
             refused: VecDeque::new(),
             has_overflowed: false,
-        })))?;
+        }));
+        let number = self.add_charged(cq, memory.len())?;
         self.queues.push(number);
         Ok((Reply::Object(number), vec![far]))
     }
@@ -776,12 +829,13 @@ impl Session {
         if let Some(receives) = &receives {
             rnic::receive_from(&qp, receives.source())?;
         }
-        let qp = self.add(Object::Qp(Box::new(SharedQp {
+        let qp = Object::Qp(Box::new(SharedQp {
             qp,
             sends: Consumer::new(sends),
             receives,
             send_cq: about.send_cq,
-        })))?;
+        }));
+        let qp = self.add_charged(qp, memory.len())?;
         self.posters.push(qp);
         Ok(Reply::Qp { qp, qp_num })
     }
@@ -790,19 +844,46 @@ impl Session {
         if self.objects.len() >= self.limits.objects {
             return Err(haul_verbs::Error::Exhausted("objects of a client"));
         }
+        if self.counters.objects.load(Ordering::Relaxed) >= OBJECTS_MAX {
+            return Err(haul_verbs::Error::Exhausted("objects of the engine"));
+        }
         let number = self.next;
         self.next = self.next.checked_add(1).ok_or(INVALID)?;
         self.objects.insert(number, object);
+        self.counters.objects.fetch_add(1, Ordering::Relaxed);
+        Ok(number)
+    }
+
+    /// Takes an object out, and what it was charged for.
+    fn remove(&mut self, number: u32) -> Option<Object> {
+        let object = self.objects.remove(&number)?;
+        self.counters.objects.fetch_sub(1, Ordering::Relaxed);
+        self.mapped -= self.charges.remove(&number).unwrap_or(0);
+        Some(object)
+    }
+
+    /// Adds an object that keeps memory mapped.
+    fn add_charged(&mut self, object: Object, bytes: usize) -> Result<u32, haul_verbs::Error> {
+        let number = self.add(object)?;
+        self.charges.insert(number, bytes as u64);
+        self.mapped += bytes as u64;
         Ok(number)
     }
 
     /// Maps the memory of rings.
     fn map(&self, fd: Option<OwnedFd>, bytes: usize) -> Result<SharedMemory, haul_verbs::Error> {
         // Whole pages.
-        adopt(
-            fd.ok_or(INVALID)?,
-            (bytes + rustix::param::page_size()) as u64,
-        )
+        let most = bytes.saturating_add(rustix::param::page_size());
+        self.check_memory(bytes)?;
+        SharedMemory::adopt(&fd.ok_or(INVALID)?, most).map_err(ADOPTING)
+    }
+
+    fn check_memory(&self, bytes: usize) -> Result<(), haul_verbs::Error> {
+        let left = self.limits.memory.saturating_sub(self.mapped);
+        if bytes as u64 > left {
+            return Err(haul_verbs::Error::Exhausted("memory of a client"));
+        }
+        Ok(())
     }
 
     fn pd(&self, number: u32) -> Result<&Pd, haul_verbs::Error> {
@@ -827,14 +908,20 @@ impl Session {
     }
 
     fn take_request(&mut self, number: u32) -> Result<ConnectRequest, haul_verbs::Error> {
-        match self.objects.remove(&number) {
-            Some(Object::Request(request)) => Ok(*request),
-            Some(other) => {
-                self.objects.insert(number, other);
-                Err(INVALID)
-            }
-            None => Err(INVALID),
+        if !matches!(self.objects.get(&number), Some(Object::Request(_))) {
+            return Err(INVALID);
         }
+        match self.remove(number) {
+            Some(Object::Request(request)) => Ok(*request),
+            _ => Err(INVALID),
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let count = self.objects.len() as u64;
+        self.counters.objects.fetch_sub(count, Ordering::Relaxed);
     }
 }
 
@@ -853,19 +940,22 @@ struct Given {
     count: usize,
     /// Whether one counts as solicited.
     is_solicited: bool,
+    /// Whether there is anything to look at, if only that completions were lost.
+    has_news: bool,
 }
 
 impl SharedCq {
     /// Writes completions into the ring.
     fn give(&mut self) -> Result<Given, End> {
-        let room = self.ring.room()? as usize;
+        let mut room = self.ring.room()? as usize;
         if room == 0 {
             self.ring
                 .place()
                 .mark(WANTS_ROOM)
                 .store(1, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            if self.ring.room()? == 0 {
+            room = self.ring.room()? as usize;
+            if room == 0 {
                 return Ok(Given::default());
             }
         }
@@ -878,16 +968,18 @@ impl SharedCq {
             *place = refused;
             count += 1;
         }
+        let mut has_news = false;
         if !self.has_overflowed {
             match self.cq.poll(&mut list[count..]) {
                 Ok(more) => count += more,
                 Err(_) => {
+                    has_news = true;
                     self.has_overflowed = true;
                     self.ring
                         .place()
                         .mark(OVERFLOWED)
                         .store(1, Ordering::Release);
-                    self.wake.set();
+                    self.wake.wake();
                 }
             }
         }
@@ -900,18 +992,19 @@ impl SharedCq {
         let counts = |wc: &WorkCompletion| wc.solicited || wc.status != WcStatus::Success;
         Ok(Given {
             count,
-            is_solicited: list[..count].iter().any(counts),
+            is_solicited: has_news || list[..count].iter().any(counts),
+            has_news: has_news || count > 0,
         })
     }
 
     /// Wakes who sleeps until there is something; the channel that a token goes to.
     fn rouse(&self, given: Given) -> Option<u32> {
-        if given.count == 0 {
+        if !given.has_news {
             return None;
         }
         let mark = |word| self.ring.place().mark(word);
         if SleepWord(mark(SLEEPERS)).is_set() {
-            self.wake.set();
+            self.wake.wake();
         }
         let is_wanted = match mark(ARMED).load(Ordering::Relaxed) {
             ANY => true,
@@ -963,9 +1056,13 @@ fn take_sends(qp: &mut SharedQp, refused: &mut Vec<(u32, WorkCompletion)>) -> Re
         })
         .collect();
     let mut rest = &requests[..];
-    while let Err(PostError { posted, .. }) = qp.qp.post_send(rest) {
+    while let Err(PostError { posted, error, .. }) = qp.qp.post_send(rest) {
         let Some(wrong) = rest.get(posted) else { break };
-        let status = WcStatus::LocQpOpErr;
+        let status = match error {
+            haul_verbs::Error::State(_) => WcStatus::WrFlushErr,
+            haul_verbs::Error::Limit { .. } => WcStatus::LocLenErr,
+            _ => WcStatus::LocQpOpErr,
+        };
         let completion =
             WorkCompletion::new(wrong.wr_id, status, wrong.op.completes_as(), qp.qp.qp_num());
         refused.push((qp.send_cq, completion));
@@ -977,7 +1074,7 @@ fn take_sends(qp: &mut SharedQp, refused: &mut Vec<(u32, WorkCompletion)>) -> Re
 /// Tells a client why it is none.
 pub(super) fn refuse(control: &Packets, why: &haul_verbs::Error) -> End {
     let patience = Some(Duration::from_secs(1));
-    let timed = rustix::net::sockopt::set_socket_timeout(control, Timeout::Recv, patience);
+    let timed = set_socket_timeout(control, Timeout::Recv, patience);
     // Its question is read first: to close before that would take the answer away.
     if timed.is_ok() && matches!(control.receive(RecvFlags::empty()), Ok(Some(_))) {
         // It may be gone.
@@ -1020,7 +1117,7 @@ fn open(
     }
     let transport = at(&TRANSPORTS, transport.into()).ok_or(INVALID)?;
     let memory = packet.descriptors.into_iter().next().ok_or(INVALID)?;
-    let memory = adopt(memory, rustix::param::page_size() as u64)?;
+    let memory = SharedMemory::adopt(&memory, rustix::param::page_size()).map_err(ADOPTING)?;
     let mut options = options.clone();
     options.protect = protect.map(|protect| Arc::new(protect) as _);
     let devices = rnic::provider(options).devices()?;
@@ -1037,16 +1134,13 @@ fn open(
     Ok((context, bell, memory))
 }
 
-fn adopt(fd: OwnedFd, most: u64) -> Result<SharedMemory, haul_verbs::Error> {
-    SharedMemory::adopt(fd, usize::try_from(most).unwrap_or(usize::MAX)).map_err(
-        |error| match error.kind() {
-            io::ErrorKind::InvalidData => haul_verbs::Error::Invalid(
-                "memory of an engine must be a sealed memfd within the limits of the client",
-            ),
-            _ => SYSTEM(error),
-        },
-    )
-}
+/// Why memory of a client is not mapped.
+const ADOPTING: fn(io::Error) -> haul_verbs::Error = |error| match error.kind() {
+    io::ErrorKind::InvalidData => haul_verbs::Error::Invalid(
+        "memory of an engine must be a sealed memfd within the limits of the client",
+    ),
+    _ => SYSTEM(error),
+};
 
 const INVALID: haul_verbs::Error =
     haul_verbs::Error::Invalid("the engine does not know this object or value");

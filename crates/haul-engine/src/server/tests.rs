@@ -233,7 +233,7 @@ impl Dice {
             _ => {
                 let len = 1 + usize::try_from(self.below(200_000)).unwrap();
                 let memory = SharedMemory::create(len).unwrap();
-                let fd = memory.fd().try_clone_to_owned().unwrap();
+                let fd = memory.fd().unwrap().try_clone_to_owned().unwrap();
                 kept.truncate(64);
                 kept.push(memory);
                 fd
@@ -259,7 +259,7 @@ impl Hostile {
             protect: None,
         };
         control
-            .put(&request, &[page.fd()], SendFlags::empty())
+            .put(&request, &[page.fd().unwrap()], SendFlags::empty())
             .unwrap();
         let opened = control.receive(RecvFlags::empty()).unwrap().unwrap();
         Self {
@@ -302,7 +302,7 @@ impl Hostile {
 
     fn ask(&mut self, request: &Request, with_memory: bool) -> Option<()> {
         let last = self.memories.last().filter(|_| with_memory);
-        let fds: Vec<_> = last.iter().map(|memory| memory.fd()).collect();
+        let fds: Vec<_> = last.iter().filter_map(|memory| memory.fd()).collect();
         self.control.put(request, &fds, SendFlags::empty()).ok()?;
         let reply = self.control.receive(RecvFlags::empty()).ok()??;
         let reply: Reply = reply.message().ok()?;
@@ -346,7 +346,8 @@ impl Hostile {
 
     fn ring(&self) {
         if let Some(doorbell) = &self.doorbell {
-            let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let _ = rustix::net::send(doorbell, &[1; 8], flags);
         }
     }
 
@@ -368,12 +369,10 @@ impl Hostile {
 }
 
 /// One at a time: they count the descriptors of the process.
-static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> std::sync::MutexGuard<'static, ()> {
-    ALONE
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn descriptors() -> usize {
@@ -483,7 +482,7 @@ fn whoever_comes_first_or_too_late_is_told() {
     let server = Server::bind(&path, options).unwrap();
     let again = Server::bind(&path, Options::default()).unwrap_err();
     assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
-    let lines = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let lines = Arc::new(Mutex::new(Vec::new()));
     let told = Arc::clone(&lines);
     let tell: Tell = Arc::new(move |line: &str| told.lock().unwrap().push(line.to_owned()));
     let stopper = server.stopper();
@@ -511,4 +510,46 @@ fn whoever_comes_first_or_too_late_is_told() {
     rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
     drop(listener);
     Server::bind(&path, Options::default()).unwrap();
+}
+
+/// Requests that cannot be posted are not kept beyond a batch for a client that takes no
+/// completions.
+#[test]
+fn requests_that_fail_for_ever_take_no_memory() {
+    let _alone = alone();
+    let running = engine();
+    let mut hostile = Hostile::open(&running.path);
+    hostile.furnish().unwrap();
+    let sends = hostile.memories[2].words();
+    let before = running.counters.requests.load(Ordering::Relaxed);
+    let mut produced = 0_u64;
+    for _ in 0..20_000 {
+        // Zeros are Sends, of a queue pair that has no connection.
+        let consumed = sends[8].load(Ordering::Acquire);
+        produced = (consumed + 128) & 0xffff_ffff;
+        sends[0].store(produced, Ordering::Release);
+        hostile.ring();
+    }
+    assert!(produced > 0);
+    let taken = running.counters.requests.load(Ordering::Relaxed) - before;
+    assert!(taken < 1_000, "{taken} requests");
+}
+
+/// A client that says nothing, or does not wait for its answer, has no session.
+#[test]
+fn a_doorbell_that_blocks_is_the_clients_alone() {
+    let _alone = alone();
+    let running = engine();
+    let hostile = Hostile::open(&running.path);
+    let doorbell = hostile.doorbell.as_ref().unwrap();
+    rustix::io::ioctl_fionbio(doorbell, false).unwrap();
+    for _ in 0..100 {
+        hostile.ring();
+    }
+    drop(hostile);
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while running.counters.clients.load(Ordering::Relaxed) > 0 {
+        assert!(std::time::Instant::now() < deadline, "its thread waits");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }

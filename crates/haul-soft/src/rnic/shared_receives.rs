@@ -16,6 +16,12 @@ use super::shape::{check_len, check_pieces};
 pub trait ReceiveSource: Debug + Send + Sync {
     /// Takes the oldest receive. Called with a lock held that posts and arrivals wait for.
     fn take(&self) -> Option<RecvWr>;
+    /// How many there are.
+    fn len(&self) -> usize;
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// What shards take receives from.
@@ -116,7 +122,8 @@ impl SharedReceives {
         let mut state = lock(&self.state);
         self.pull(&mut state);
         let wr = state.queue.pop_front();
-        if state.limit > 0 && state.queue.len() < state.limit as usize {
+        let more = self.source.get().map_or(0, |source| source.len());
+        if state.limit > 0 && state.queue.len() + more < state.limit as usize {
             state.limit = 0;
             let token = self.init.token;
             self.async_events
