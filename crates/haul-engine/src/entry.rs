@@ -252,9 +252,10 @@ fn put_peer(words: &mut [u64], peer: Option<Peer>) {
         SocketAddr::V4(v4) => (1, v4.ip().to_ipv6_mapped(), 0),
         SocketAddr::V6(v6) => (2, *v6.ip(), v6.scope_id()),
     };
-    let [high, low] = [0, 64].map(|shift| (ip.to_bits() >> shift) as u64);
-    words[0] = high;
-    words[1] = low;
+    let [first @ .., _, _, _, _, _, _, _, _] = ip.octets();
+    let [_, _, _, _, _, _, _, _, second @ ..] = ip.octets();
+    words[0] = u64::from_be_bytes(first);
+    words[1] = u64::from_be_bytes(second);
     words[2] = u64::from(peer.addr.port()) | kind << 16 | u64::from(scope) << 32;
     words[3] = peer.qp_num.into();
 }
@@ -263,7 +264,7 @@ fn peer(words: &[u64]) -> Result<Option<Peer>, Wrong> {
     let [first, second, about, qp_num] = words else {
         return Err(Wrong);
     };
-    let ip = Ipv6Addr::from_bits(u128::from(*first) | u128::from(*second) << 64);
+    let ip = Ipv6Addr::from_bits(u128::from(*first) << 64 | u128::from(*second));
     let port = (about & 0xffff) as u16;
     let addr = match (about >> 16 & 0xffff, ip.to_ipv4_mapped()) {
         (0, _) => return Ok(None),

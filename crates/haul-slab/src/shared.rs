@@ -99,7 +99,7 @@ impl SharedMemory {
 
     /// The bytes of a memfd whose length cannot change.
     fn examine(fd: &OwnedFd) -> io::Result<u64> {
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| refuse("it is no memfd"))?;
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| refuse("it is no memfd"))?;
         if !seals.contains(SEALS) {
             return Err(refuse("its length is not sealed"));
         }
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     fn memfd(flags: MemfdFlags) -> OwnedFd {
-        rustix::fs::memfd_create(c"test", MemfdFlags::CLOEXEC | flags).unwrap()
+        rustix::fs::memfd_create(c"test", MemfdFlags::CLOEXEC | flags).expect("a memfd")
     }
 
     #[test]
@@ -229,7 +229,9 @@ mod tests {
         let empty = memfd(MemfdFlags::ALLOW_SEALING);
         rustix::fs::fcntl_add_seals(&empty, SEALS).unwrap();
         assert!(SharedMemory::adopt(&empty, 4096).is_err());
-        let file = OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap());
+        let read_only = rustix::fs::OFlags::RDONLY;
+        let file =
+            rustix::fs::open("/proc/self/exe", read_only, rustix::fs::Mode::empty()).unwrap();
         assert!(SharedMemory::adopt(&file, usize::MAX).is_err());
         let read_only = memfd(MemfdFlags::ALLOW_SEALING);
         rustix::fs::ftruncate(&read_only, 4096).unwrap();

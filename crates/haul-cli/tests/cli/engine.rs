@@ -24,14 +24,18 @@ impl Engine {
             .spawn()
             .unwrap();
         let ready = format!("engine at {}", text(path));
-        let mut lines = Vec::new();
-        for line in BufReader::new(child.stderr.take().unwrap()).lines() {
-            lines.push(line.unwrap());
-            if lines[lines.len() - 1].contains(&ready) {
-                return Self { child, lines };
-            }
-        }
-        panic!("no engine: {lines:?}");
+        let stderr = child.stderr.take().unwrap();
+        // Ended if it does not start.
+        let mut engine = Self {
+            child,
+            lines: Vec::new(),
+        };
+        let is_ready = BufReader::new(stderr).lines().any(|line| {
+            engine.lines.push(line.unwrap());
+            engine.lines[engine.lines.len() - 1].contains(&ready)
+        });
+        assert!(is_ready, "no engine: {:?}", engine.lines);
+        engine
     }
 
     fn signal(&self, name: &str) {

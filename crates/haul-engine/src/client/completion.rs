@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use haul_io::clock::Clock;
 use haul_io::notify::{Signal, wait_readable};
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
@@ -200,7 +201,7 @@ impl CqOps for Cq {
     }
 
     fn wait(&self, out: &mut [WorkCompletion], timeout: Option<Duration>) -> Result<usize> {
-        let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let deadline = Deadline::after(timeout);
         loop {
             let was_dead = self.link().is_dead();
             let count = self.poll(out)?;
@@ -210,8 +211,8 @@ impl CqOps for Cq {
             if was_dead {
                 return Err(gone());
             }
-            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
+            let left = deadline.left_ns();
+            if left == Some(0) {
                 return Ok(0);
             }
             let place = lock(&self.inner).ring.place().clone();
@@ -254,13 +255,14 @@ impl CqOps for Cq {
 
 impl Cq {
     /// Waits until something is there, or for the end of the engine.
-    fn sleep(&self, left: Option<Duration>) -> Result<()> {
+    fn sleep(&self, left_ns: Option<u64>) -> Result<()> {
         let mut fds = [
             PollFd::new(&self.wake, PollFlags::IN),
             PollFd::new(&self.left, PollFlags::IN),
             PollFd::from_borrowed_fd(self.link().life(), PollFlags::empty()),
         ];
-        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+        let timeout = left_ns.map(Duration::from_nanos);
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
             Err(error) => Err(Error::os("waiting for completions")(error.into())),
@@ -340,25 +342,44 @@ impl Drop for CompletionChannel {
     }
 }
 
+/// When a wait is over, if ever.
+#[derive(Debug, Clone, Copy)]
+struct Deadline {
+    clock: Clock,
+    at_ns: Option<u64>,
+}
+
+impl Deadline {
+    fn after(timeout: Option<Duration>) -> Self {
+        let clock = Clock::new();
+        let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let at_ns = timeout.map(|timeout| clock.now_ns().saturating_add(ns(timeout)));
+        Self { clock, at_ns }
+    }
+
+    fn left_ns(self) -> Option<u64> {
+        self.at_ns.map(|at| at.saturating_sub(self.clock.now_ns()))
+    }
+}
+
 /// Waits until there is an event behind a descriptor. A descriptor whose engine is gone has no more.
 pub(super) fn wait<T>(
     fd: BorrowedFd<'_>,
     timeout: Option<Duration>,
     poll: impl Fn() -> Result<Option<T>>,
 ) -> Result<Option<T>> {
-    let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let deadline = Deadline::after(timeout);
     loop {
         if let Some(event) = poll()? {
             return Ok(Some(event));
         }
-        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
+        let left = deadline.left_ns();
+        if left == Some(0) {
             return Ok(None);
         }
         if haul_io::notify::has_hung_up(fd).map_err(Error::os("waiting for an event"))? {
             return poll();
         }
-        let ns = left.map(|left| u64::try_from(left.as_nanos()).unwrap_or(u64::MAX));
-        wait_readable([fd], ns).map_err(Error::os("waiting for an event"))?;
+        wait_readable([fd], left).map_err(Error::os("waiting for an event"))?;
     }
 }

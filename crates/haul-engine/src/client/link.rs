@@ -86,11 +86,7 @@ impl Link {
     }
 
     /// Asks the engine for something.
-    pub(super) fn call(
-        &self,
-        request: &Request,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(Reply, Vec<OwnedFd>)> {
+    pub(super) fn call(&self, request: &Request, descriptors: &[BorrowedFd<'_>]) -> Result<Answer> {
         let turn = lock(&self.turn);
         if self.is_dead.load(Ordering::Acquire) {
             return Err(gone());
@@ -195,12 +191,15 @@ impl Link {
     }
 }
 
+/// A reply, and the descriptors that belong to it.
+type Answer = (Reply, Vec<OwnedFd>);
+
 /// Sends a request, and returns its answer; an error is one of the connection.
 fn exchange(
     control: &Packets,
     request: &Request,
     descriptors: &[BorrowedFd<'_>],
-) -> io::Result<Result<(Reply, Vec<OwnedFd>), Box<Failed>>> {
+) -> io::Result<Result<Answer, Box<Failed>>> {
     control.put(request, descriptors, SendFlags::empty())?;
     let packet = control.receive(RecvFlags::empty())?;
     let packet = packet.ok_or(io::ErrorKind::ConnectionReset)?;

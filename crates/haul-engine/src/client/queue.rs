@@ -101,9 +101,8 @@ impl Receives {
         requests: &[RecvWr],
         (max_wr, max_sge): (u32, u32),
     ) -> Result<(), PostError> {
-        let mut posted = 0;
         let mut result = Ok(());
-        for wr in requests {
+        for (posted, wr) in requests.iter().enumerate() {
             let fits = rnic::check_receive(max_sge, wr);
             let room = (self.open.len() < max_wr as usize)
                 .then_some(())
@@ -121,7 +120,6 @@ impl Receives {
                 sink: context.bounces.to_copy_out(wr.sges.as_slice()),
             });
             self.next += 1;
-            posted += 1;
         }
         self.ring.publish();
         result

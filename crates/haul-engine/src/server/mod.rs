@@ -1,7 +1,14 @@
 //! The engine: a socket, and a session for each client.
 
+mod objects;
+mod requests;
 mod session;
 #[cfg(test)]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "tests of an engine wait, look at the clock, and open what no client would"
+)]
 mod tests;
 
 use std::collections::BTreeMap;
@@ -69,6 +76,9 @@ impl Default for Options {
         }
     }
 }
+
+/// Time until another attempt, where a client cannot be accepted.
+const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 
 /// What one client may have.
 #[derive(Debug, Clone, Copy)]
@@ -221,7 +231,8 @@ impl Server {
                 ) => {}
                 Err(error) => {
                     tell(&format!("a client cannot be accepted: {error}"));
-                    std::thread::sleep(std::time::Duration::from_millis(100));
+                    // Descriptors may be free again then.
+                    wait_readable([stop.as_fd()], Some(ACCEPT_AGAIN_NS))?;
                 }
             }
         }

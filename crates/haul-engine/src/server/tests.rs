@@ -55,8 +55,8 @@ struct End {
     qp: Qp,
 }
 
-fn end(path: &PathBuf) -> (End, haul_verbs::cm::EventChannel) {
-    let provider = crate::provider(path.clone(), rnic::Options::default());
+fn end(path: &Path) -> (End, haul_verbs::cm::EventChannel) {
+    let provider = crate::provider(path.to_owned(), rnic::Options::default());
     let context = provider.devices().unwrap()[0].open().unwrap();
     let pd = context.alloc_pd().unwrap();
     let cq = context.create_cq(64, None, 0).unwrap();
@@ -74,7 +74,7 @@ fn end(path: &PathBuf) -> (End, haul_verbs::cm::EventChannel) {
 }
 
 /// Two ends with a connection.
-fn connected(path: &PathBuf) -> (End, End) {
+fn connected(path: &Path) -> (End, End) {
     let ((near, near_events), (far, far_events)) = (end(path), end(path));
     let local = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let listener = far._context.listen(local, &far_events, 1).unwrap();
@@ -477,8 +477,10 @@ fn whoever_comes_first_or_too_late_is_told() {
     let _alone = alone();
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("engine.sock");
-    let mut options = Options::default();
-    options.clients = 1;
+    let options = Options {
+        clients: 1,
+        ..Options::default()
+    };
     let server = Server::bind(&path, options).unwrap();
     let again = Server::bind(&path, Options::default()).unwrap_err();
     assert_eq!(again.kind(), io::ErrorKind::AddrInUse);
