@@ -15,9 +15,9 @@ use crate::region::{Hold, Region};
 /// same.
 ///
 /// Its length cannot change, so no access is beyond its end. Its bytes are reached as atomics
-/// ([`SharedMemory::words`]) or by the copies of a [`Region`]. The other process may give pages back,
-/// which then come from whoever touches them first; where the kernel does not overcommit memory
-/// and has none, that is a signal.
+/// ([`SharedMemory::words`]) or by the copies of a [`Region`]. The other process may give pages
+/// back, which then come from whoever touches them first; where the kernel does not overcommit
+/// memory and has none, that is a signal.
 #[derive(Debug, Clone)]
 pub struct SharedMemory(Arc<Mapped>);
 

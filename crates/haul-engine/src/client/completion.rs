@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use haul_io::clock::Clock;
@@ -15,9 +15,8 @@ use haul_verbs::{Error, Notify, Result, WorkCompletion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::RecvFlags;
 
-use super::context::Context;
-use super::link::{Link, UNEXPECTED, gone, lock};
-use super::queue::Qp;
+use super::core::Core;
+use super::link::{Link, OpenQp, Sleepers, UNEXPECTED, gone, lock};
 use crate::entry;
 use crate::message::{Reply, Request};
 use crate::ring::{Consumer, Place};
@@ -29,7 +28,7 @@ const LOOKS: u32 = 256;
 
 #[derive(Debug)]
 pub(super) struct Cq {
-    pub(super) context: Arc<Context>,
+    pub(super) core: Arc<Core>,
     pub(super) number: u32,
     token: u64,
     channel: Option<Arc<CompletionChannel>>,
@@ -58,13 +57,13 @@ impl Inner {
 
 impl Cq {
     pub(super) fn create(
-        context: &Arc<Context>,
+        core: &Arc<Core>,
         entries: u32,
         channel: Option<Arc<CompletionChannel>>,
         token: u64,
     ) -> Result<Arc<Self>> {
         Error::at_least("entries", entries.into(), 1)?;
-        Error::at_most("entries", entries.into(), context.attributes.max_cqe.into())?;
+        Error::at_most("entries", entries.into(), core.attributes.max_cqe.into())?;
         let memory = SharedMemory::create(queue_bytes(entries));
         let memory = memory.map_err(Error::os("memory of a completion queue"))?;
         let place = Place::new(&memory, 0, entries, entry::COMPLETION).ok_or(UNEXPECTED)?;
@@ -74,12 +73,12 @@ impl Cq {
             token,
         };
         let fd = memory.fd().ok_or(UNEXPECTED)?;
-        let (reply, descriptors) = context.link.call(&request, &[fd])?;
+        let (reply, descriptors) = core.link.call(&request, &[fd])?;
         let (Reply::Object(number), Some(wake)) = (reply, descriptors.into_iter().next()) else {
             return Err(UNEXPECTED);
         };
         let cq = Arc::new(Self {
-            context: Arc::clone(context),
+            core: Arc::clone(core),
             number,
             token,
             channel,
@@ -94,17 +93,13 @@ impl Cq {
         if let Some(channel) = &cq.channel {
             lock(&channel.queues).push(token);
         }
-        context.link.add_queue(&cq);
+        let sleepers: Weak<Self> = Arc::downgrade(&cq);
+        core.link.add_queue(sleepers);
         Ok(cq)
     }
 
     fn link(&self) -> &Link {
-        &self.context.link
-    }
-
-    /// Wakes who sleeps, if the engine is gone.
-    pub(super) fn wake(&self) {
-        self.left.set();
+        &self.core.link
     }
 
     fn is_empty(&self) -> bool {
@@ -117,7 +112,7 @@ impl Cq {
         &self,
         inner: &mut Inner,
         out: &mut [WorkCompletion],
-        held: &mut Vec<Arc<Qp>>,
+        held: &mut Vec<Arc<dyn OpenQp>>,
     ) -> Option<usize> {
         let mut available = inner.ring.available().ok()?;
         let mut count = 0;
@@ -127,7 +122,7 @@ impl Cq {
         {
             available -= 1;
             let mut completion = entry::completion(&inner.ring.take()).ok()?;
-            let is_it = |qp: &&Arc<Qp>| qp.number_of_completions() == completion.qp_num;
+            let is_it = |qp: &&Arc<dyn OpenQp>| qp.qp_num() == completion.qp_num;
             if held.last().filter(is_it).is_none() {
                 // Of a queue pair that is gone nobody waits for anything.
                 let Some(qp) = self.link().qp(completion.qp_num) else {
@@ -157,7 +152,11 @@ impl Cq {
         Some(count)
     }
 
-    fn poll_once(&self, out: &mut [WorkCompletion], held: &mut Vec<Arc<Qp>>) -> Result<usize> {
+    fn poll_once(
+        &self,
+        out: &mut [WorkCompletion],
+        held: &mut Vec<Arc<dyn OpenQp>>,
+    ) -> Result<usize> {
         let mut inner = lock(&self.inner);
         let Some(mut count) = self.take(&mut inner, out, held) else {
             drop(inner);
@@ -171,7 +170,7 @@ impl Cq {
         if self.link().is_dead() {
             *held = self.link().qps();
             for qp in &*held {
-                qp.flush(self, &mut inner.flushed);
+                qp.flush(self.number, &mut inner.flushed);
             }
         }
         while let Some(place) = out.get_mut(count)
@@ -192,6 +191,12 @@ impl Cq {
             self.link().look();
         }
         Ok(0)
+    }
+}
+
+impl Sleepers for Cq {
+    fn wake(&self) {
+        self.left.set();
     }
 }
 
@@ -284,7 +289,7 @@ impl Drop for Cq {
 
 #[derive(Debug)]
 pub(super) struct CompletionChannel {
-    pub(super) context: Arc<Context>,
+    pub(super) core: Arc<Core>,
     number: u32,
     socket: Packets,
     /// Tokens of its queues.
@@ -294,13 +299,13 @@ pub(super) struct CompletionChannel {
 }
 
 impl CompletionChannel {
-    pub(super) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
-        let (reply, descriptors) = context.link.call(&Request::CreateCompletionChannel, &[])?;
+    pub(super) fn create(core: &Arc<Core>) -> Result<Arc<Self>> {
+        let (reply, descriptors) = core.link.call(&Request::CreateCompletionChannel, &[])?;
         let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
             return Err(UNEXPECTED);
         };
         Ok(Arc::new(Self {
-            context: Arc::clone(context),
+            core: Arc::clone(core),
             number,
             socket: Packets::new(socket),
             queues: Mutex::default(),
@@ -321,7 +326,7 @@ impl CompletionChannelOps for CompletionChannel {
                 Ok(Some(u64::from_ne_bytes(token)))
             }
             Ok(None) => {
-                self.context.link.die();
+                self.core.link.die();
                 let mut last = lock(&self.last);
                 let queues = || lock(&self.queues).iter().copied().collect();
                 Ok(last.get_or_insert_with(queues).pop_front())
@@ -338,7 +343,7 @@ impl CompletionChannelOps for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
-        self.context.link.close(self.number);
+        self.core.link.close(self.number);
     }
 }
 
@@ -362,7 +367,7 @@ impl Deadline {
     }
 }
 
-/// Waits until there is an event behind a descriptor. A descriptor whose engine is gone has no more.
+/// Waits until there is an event behind a descriptor. One whose engine is gone has no more.
 pub(super) fn wait<T>(
     fd: BorrowedFd<'_>,
     timeout: Option<Duration>,

@@ -1,6 +1,5 @@
 //! An opened device.
 
-use std::any::Any;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -14,54 +13,47 @@ use rustix::net::RecvFlags;
 
 use super::bounce::Bounces;
 use super::completion::{CompletionChannel, Cq};
+use super::core::{Core, ours};
 use super::events::{EventChannel, Listener};
-use super::link::{Link, Opened};
+use super::link::Opened;
 use super::memory::Pd;
 use crate::message::{Async, Request};
 use crate::socket::Packets;
 
 #[derive(Debug)]
 pub(super) struct Context {
-    pub(super) link: Arc<Link>,
-    pub(super) attributes: DeviceAttributes,
-    pub(super) bounces: Bounces,
+    core: Arc<Core>,
     events: Packets,
     has_told: AtomicBool,
 }
 
 impl Context {
     pub(super) fn new(opened: Opened) -> Arc<Self> {
-        Arc::new(Self {
+        let core = Core {
             link: opened.link,
             attributes: opened.attributes,
             bounces: Bounces::default(),
+        };
+        Arc::new(Self {
+            core: Arc::new(core),
             events: opened.events,
             has_told: AtomicBool::new(false),
         })
-    }
-
-    /// Refuses an object of another device.
-    pub(super) fn check(self: &Arc<Self>, other: &Arc<Self>) -> Result<()> {
-        if Arc::ptr_eq(self, other) {
-            Ok(())
-        } else {
-            Err(Error::Invalid("an object of another context"))
-        }
     }
 }
 
 impl ContextOps for Context {
     fn attributes(&self) -> Result<DeviceAttributes> {
-        Ok(self.attributes.clone())
+        Ok(self.core.attributes.clone())
     }
 
     fn alloc_pd(self: Arc<Self>) -> Result<Arc<dyn PdOps>> {
-        let number = self.link.create(&Request::AllocPd, &[])?;
-        Ok(Arc::new(Pd::new(self, number)))
+        let number = self.core.link.create(&Request::AllocPd, &[])?;
+        Ok(Arc::new(Pd::new(Arc::clone(&self.core), number)))
     }
 
     fn create_completion_channel(self: Arc<Self>) -> Result<Arc<dyn CompletionChannelOps>> {
-        Ok(CompletionChannel::create(&self)?)
+        Ok(CompletionChannel::create(&self.core)?)
     }
 
     fn create_cq(
@@ -74,15 +66,15 @@ impl ContextOps for Context {
             None => None,
             Some(channel) => {
                 let channel: Arc<CompletionChannel> = ours(channel)?;
-                self.check(&channel.context)?;
+                self.core.check(&channel.core)?;
                 Some(channel)
             }
         };
-        Ok(Cq::create(&self, entries, channel, token)?)
+        Ok(Cq::create(&self.core, entries, channel, token)?)
     }
 
     fn create_event_channel(self: Arc<Self>) -> Result<Arc<dyn EventChannelOps>> {
-        Ok(EventChannel::create(&self)?)
+        Ok(EventChannel::create(&self.core)?)
     }
 
     fn listen(
@@ -92,7 +84,7 @@ impl ContextOps for Context {
         backlog: u32,
     ) -> Result<Arc<dyn ListenerOps>> {
         let channel: Arc<EventChannel> = ours(channel)?;
-        self.check(&channel.context)?;
+        self.core.check(&channel.core)?;
         Ok(Arc::new(Listener::new(&channel, address, backlog)?))
     }
 
@@ -103,7 +95,7 @@ impl ContextOps for Context {
                 Ok(event.get())
             }
             Ok(None) => {
-                self.link.die();
+                self.core.link.die();
                 let has_told = self.has_told.swap(true, Ordering::AcqRel);
                 Ok((!has_told).then_some(AsyncEvent::DeviceFatal))
             }
@@ -116,26 +108,3 @@ impl ContextOps for Context {
         Ok(self.events.as_fd())
     }
 }
-
-/// An object of this provider, given back by an application.
-pub(super) fn ours<T: Any + Send + Sync>(object: &Arc<impl AsAny + ?Sized>) -> Result<Arc<T>> {
-    Arc::downcast(object.clone().as_any())
-        .map_err(|_| Error::Invalid("an object of another provider"))
-}
-
-/// Upcasts of the traits' objects.
-pub(super) trait AsAny {
-    fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
-}
-
-macro_rules! as_any {
-    ($($ops:ident),*) => {
-        $(impl AsAny for dyn haul_verbs::provider::$ops {
-            fn as_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
-                self
-            }
-        })*
-    };
-}
-
-as_any!(CompletionChannelOps, CqOps, EventChannelOps, QpOps, SrqOps);

@@ -12,15 +12,14 @@ use haul_verbs::{Blame, Error, Failure, Result};
 use rustix::net::RecvFlags;
 
 use super::completion::wait;
-use super::context::{Context, ours};
-use super::link::{UNEXPECTED, lock};
-use super::queue::Qp;
+use super::core::Core;
+use super::link::{OpenQp, UNEXPECTED, lock};
 use crate::message::{Event, Parameters, Reply, Request, Why, established};
 use crate::socket::Packets;
 
 #[derive(Debug)]
 pub(super) struct EventChannel {
-    pub(super) context: Arc<Context>,
+    pub(super) core: Arc<Core>,
     pub(super) number: u32,
     socket: Packets,
     /// Connections whose end is still to be told.
@@ -28,13 +27,13 @@ pub(super) struct EventChannel {
 }
 
 impl EventChannel {
-    pub(super) fn create(context: &Arc<Context>) -> Result<Arc<Self>> {
-        let (reply, descriptors) = context.link.call(&Request::CreateEventChannel, &[])?;
+    pub(super) fn create(core: &Arc<Core>) -> Result<Arc<Self>> {
+        let (reply, descriptors) = core.link.call(&Request::CreateEventChannel, &[])?;
         let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
             return Err(UNEXPECTED);
         };
         Ok(Arc::new(Self {
-            context: Arc::clone(context),
+            core: Arc::clone(core),
             number,
             socket: Packets::new(socket),
             open: Mutex::default(),
@@ -61,7 +60,7 @@ impl EventChannel {
                 resources: (resources, depth),
             } => {
                 let ops = Box::new(PendingRequest {
-                    context: Arc::clone(&self.context),
+                    core: Arc::clone(&self.core),
                     number: Some(request),
                 });
                 let request = ConnectRequest::new(ops, peer, private_data, resources, depth);
@@ -74,7 +73,7 @@ impl EventChannel {
             } => {
                 // Of a connection that was accepted, too.
                 self.begin(qp_num);
-                if let Some(qp) = self.context.link.qp(qp_num) {
+                if let Some(qp) = self.core.link.qp(qp_num) {
                     qp.begin();
                 }
                 CmEvent::Established {
@@ -122,7 +121,7 @@ impl EventChannelOps for EventChannel {
                 Ok(Some(self.event(event)))
             }
             Ok(None) => {
-                self.context.link.die();
+                self.core.link.die();
                 let ended = lock(&self.open).pop_first();
                 Ok(ended.map(|qp_num| CmEvent::Disconnected {
                     qp_num,
@@ -144,7 +143,7 @@ pub(super) const ENDED: fn() -> Failure = || Failure::new(Blame::Local, "the eng
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        self.context.link.close(self.number);
+        self.core.link.close(self.number);
     }
 }
 
@@ -166,7 +165,7 @@ impl Listener {
             channel: channel.number,
             backlog,
         };
-        match channel.context.link.call(&request, &[])? {
+        match channel.core.link.call(&request, &[])? {
             (Reply::Listener { listener, address }, _) => Ok(Self {
                 channel: Arc::clone(channel),
                 number: listener,
@@ -185,27 +184,31 @@ impl ListenerOps for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        self.channel.context.link.close(self.number);
+        self.channel.core.link.close(self.number);
     }
 }
 
 /// A request for a connection, which is refused if nobody answers it.
 #[derive(Debug)]
 struct PendingRequest {
-    context: Arc<Context>,
+    core: Arc<Core>,
     number: Option<u32>,
 }
 
 impl RequestOps for PendingRequest {
     fn accept(mut self: Box<Self>, qp: &Arc<dyn QpOps>, param: &ConnParam<'_>) -> Result<()> {
-        let qp: Arc<Qp> = ours(qp)?;
-        self.context.check(&qp.context)?;
+        let found = self.core.link.qp(qp.qp_num());
+        // Another device may have a queue pair of this number.
+        let is_it =
+            |found: &Arc<dyn OpenQp>| std::ptr::addr_eq(Arc::as_ptr(found), Arc::as_ptr(qp));
+        let number = found.filter(is_it).map(|found| found.number());
+        let number = number.ok_or(Error::Invalid("a queue pair of another context"))?;
         let Some(request) = self.number.take() else {
             return Err(UNEXPECTED);
         };
-        self.context.link.order(&Request::Accept {
+        self.core.link.order(&Request::Accept {
             request,
-            qp: qp.number,
+            qp: number,
             param: Parameters::of(param),
         })
     }
@@ -214,7 +217,7 @@ impl RequestOps for PendingRequest {
         let Some(request) = self.number.take() else {
             return Err(UNEXPECTED);
         };
-        self.context.link.order(&Request::Reject {
+        self.core.link.order(&Request::Reject {
             request,
             private_data: private_data.to_vec(),
         })
@@ -224,7 +227,7 @@ impl RequestOps for PendingRequest {
 impl Drop for PendingRequest {
     fn drop(&mut self) {
         if let Some(number) = self.number {
-            self.context.link.close(number);
+            self.core.link.close(number);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The connection to an engine, which all objects of a context share.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::fmt::Debug;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -9,12 +10,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
-use haul_verbs::{DeviceAttributes, Error, Result, Transport};
+use haul_verbs::{DeviceAttributes, Error, Result, Transport, WorkCompletion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::completion::Cq;
-use super::queue::Qp;
 use crate::message::{ABI, Failed, Reply, Request, TRANSPORTS, position};
 use crate::socket::{Packets, Waker};
 
@@ -28,8 +27,28 @@ pub(super) struct Link {
     doorbell: Waker,
     is_dead: AtomicBool,
     /// By their numbers of completions.
-    qps: Mutex<HashMap<u32, Weak<Qp>>>,
-    queues: Mutex<Vec<Weak<Cq>>>,
+    qps: Mutex<HashMap<u32, Weak<dyn OpenQp>>>,
+    queues: Mutex<Vec<Weak<dyn Sleepers>>>,
+}
+
+/// A queue pair, as completion queues and event channels see it.
+pub(super) trait OpenQp: Debug + Send + Sync {
+    /// Its number in completions.
+    fn qp_num(&self) -> u32;
+    /// Its number at the engine.
+    fn number(&self) -> u32;
+    /// It may send from now on.
+    fn begin(&self);
+    /// A completion of it was taken, whose number becomes that of the application.
+    fn complete(&self, completion: &mut WorkCompletion);
+    /// Completes all requests whose completions go to the queue of this number, for the engine is
+    /// gone.
+    fn flush(&self, queue: u32, to: &mut VecDeque<WorkCompletion>);
+}
+
+/// Where threads sleep that are woken when the engine is gone.
+pub(super) trait Sleepers: Debug + Send + Sync {
+    fn wake(&self);
 }
 
 /// A new connection.
@@ -167,27 +186,27 @@ impl Link {
         }
     }
 
-    pub(super) fn add_qp(&self, qp_num: u32, qp: &Arc<Qp>) {
-        lock(&self.qps).insert(qp_num, Arc::downgrade(qp));
+    pub(super) fn add_qp(&self, qp_num: u32, qp: Weak<dyn OpenQp>) {
+        lock(&self.qps).insert(qp_num, qp);
     }
 
     pub(super) fn remove_qp(&self, qp_num: u32) {
         lock(&self.qps).remove(&qp_num);
     }
 
-    pub(super) fn qp(&self, qp_num: u32) -> Option<Arc<Qp>> {
+    pub(super) fn qp(&self, qp_num: u32) -> Option<Arc<dyn OpenQp>> {
         lock(&self.qps).get(&qp_num).and_then(Weak::upgrade)
     }
 
     /// All queue pairs.
-    pub(super) fn qps(&self) -> Vec<Arc<Qp>> {
+    pub(super) fn qps(&self) -> Vec<Arc<dyn OpenQp>> {
         lock(&self.qps).values().filter_map(Weak::upgrade).collect()
     }
 
-    pub(super) fn add_queue(&self, queue: &Arc<Cq>) {
+    pub(super) fn add_queue(&self, queue: Weak<dyn Sleepers>) {
         let mut queues = lock(&self.queues);
         queues.retain(|queue| queue.strong_count() > 0);
-        queues.push(Arc::downgrade(queue));
+        queues.push(queue);
     }
 }
 

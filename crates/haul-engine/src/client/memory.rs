@@ -9,20 +9,20 @@ use haul_verbs::provider::{MrOps, PdOps, QpOps, SrqOps};
 use haul_verbs::{Error, MrAddressing, MrInit, QpInit, Result, SrqInit};
 
 use super::bounce::Bounce;
-use super::context::Context;
+use super::core::Core;
 use super::link::UNEXPECTED;
 use super::queue::{Qp, Srq};
 use crate::message::{Allowed, Reply, Request};
 
 #[derive(Debug)]
 pub(super) struct Pd {
-    pub(super) context: Arc<Context>,
+    pub(super) core: Arc<Core>,
     pub(super) number: u32,
 }
 
 impl Pd {
-    pub(super) fn new(context: Arc<Context>, number: u32) -> Self {
-        Self { context, number }
+    pub(super) fn new(core: Arc<Core>, number: u32) -> Self {
+        Self { core, number }
     }
 }
 
@@ -52,7 +52,7 @@ impl PdOps for Pd {
             sources: Allowed::of(&init.sources),
         };
         match self
-            .context
+            .core
             .link
             .call(&request, &[memory.fd().ok_or(UNEXPECTED)?])?
         {
@@ -71,7 +71,7 @@ impl PdOps for Pd {
                         shared,
                         base: addr,
                     };
-                    self.context.bounces.insert(lkey, bounce);
+                    self.core.bounces.insert(lkey, bounce);
                 }
                 Ok(Arc::new(Mr {
                     pd: self,
@@ -86,17 +86,19 @@ impl PdOps for Pd {
     }
 
     fn create_qp(self: Arc<Self>, init: &QpInit<'_>) -> Result<Arc<dyn QpOps>> {
-        Ok(Qp::create(self, init)?)
+        let (core, pd) = (Arc::clone(&self.core), self.number);
+        Ok(Qp::create(core, (pd, self), init)?)
     }
 
     fn create_srq(self: Arc<Self>, init: &SrqInit) -> Result<Arc<dyn SrqOps>> {
-        Ok(Srq::create(self, init)?)
+        let (core, pd) = (Arc::clone(&self.core), self.number);
+        Ok(Srq::create(core, (pd, self), init)?)
     }
 }
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        self.context.link.close(self.number);
+        self.core.link.close(self.number);
     }
 }
 
@@ -140,8 +142,8 @@ impl MrOps for Mr {
         if self.is_closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        self.pd.context.bounces.remove(self.keys.0);
-        let link = &self.pd.context.link;
+        self.pd.core.bounces.remove(self.keys.0);
+        let link = &self.pd.core.link;
         match link.order(&Request::Close(self.number)) {
             // An engine that is gone touches nothing.
             Err(_) if link.is_dead() => Ok(()),

@@ -3,6 +3,7 @@
 mod bounce;
 mod completion;
 mod context;
+mod core;
 mod events;
 mod link;
 mod memory;
@@ -51,8 +52,8 @@ pub fn answers(path: &Path) -> bool {
     Link::probe(path).is_ok()
 }
 
-/// Where engines listen, and applications look for them: `HAUL_ENGINE_SOCKET` if it is set; for a user
-/// with a run-time directory `$XDG_RUNTIME_DIR/haul/engine.sock`, if there is one; else
+/// Where engines listen, and applications look for them: `HAUL_ENGINE_SOCKET` if it is set; for a
+/// user with a run-time directory `$XDG_RUNTIME_DIR/haul/engine.sock`, if there is one; else
 /// `/run/haul/engine.sock`.
 #[must_use]
 pub fn default_path() -> PathBuf {

@@ -4,12 +4,12 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 
 use haul_slab::SharedMemory;
 use haul_soft::rnic;
 use haul_verbs::cm::ConnParam;
-use haul_verbs::provider::{EventChannelOps, QpOps, SrqOps};
+use haul_verbs::provider::{EventChannelOps, PdOps, QpOps, SrqOps};
 use haul_verbs::{
     Data, DatagramStatistics, Error, Failure, Peer, PostError, QpCapacity, QpInit, QpState,
     QpStatistics, QpType, RecvWr, Result, SendFlags, SendWr, Sge, SrqInit, WcOpcode, WcStatus,
@@ -17,10 +17,9 @@ use haul_verbs::{
 };
 
 use super::completion::Cq;
-use super::context::{Context, ours};
+use super::core::{Core, ours};
 use super::events::{ENDED, EventChannel};
-use super::link::{Link, UNEXPECTED, lock};
-use super::memory::Pd;
+use super::link::{Link, OpenQp, UNEXPECTED, lock};
 use crate::entry;
 use crate::message::{
     self, Capacity, CreateQp, Datagram, Parameters, QP_TYPES, Record, Reply, Request, STATES, Why,
@@ -31,7 +30,7 @@ use crate::shared::QpRings;
 
 #[derive(Debug)]
 pub(super) struct Qp {
-    pub(super) context: Arc<Context>,
+    core: Arc<Core>,
     pub(super) number: u32,
     qp_num: u32,
     capacity: QpCapacity,
@@ -44,7 +43,7 @@ pub(super) struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
-    _pd: Arc<Pd>,
+    _pd: Arc<dyn PdOps>,
 }
 
 /// Requests go to the engine under numbers of their own, since applications may use one twice.
@@ -97,7 +96,7 @@ impl Sends {
 impl Receives {
     fn post(
         &mut self,
-        context: &Context,
+        core: &Core,
         requests: &[RecvWr],
         (max_wr, max_sge): (u32, u32),
     ) -> Result<(), PostError> {
@@ -117,7 +116,7 @@ impl Receives {
             self.open.push_back(OpenRecv {
                 number: self.next,
                 wr_id: wr.wr_id,
-                sink: context.bounces.to_copy_out(wr.sges.as_slice()),
+                sink: core.bounces.to_copy_out(wr.sges.as_slice()),
             });
             self.next += 1;
         }
@@ -134,7 +133,7 @@ impl Receives {
     }
 
     /// A completion without a request, of a record, stays as it is.
-    fn complete(&mut self, context: &Context, completion: &mut WorkCompletion) {
+    fn complete(&mut self, core: &Core, completion: &mut WorkCompletion) {
         let number = completion.wr_id;
         let found = self.open.binary_search_by_key(&number, |open| open.number);
         let Some(open) = found.ok().and_then(|at| self.open.remove(at)) else {
@@ -144,20 +143,23 @@ impl Receives {
         if let Some(sink) = open.sink
             && completion.status == WcStatus::Success
         {
-            context.bounces.copy_out(&sink, completion.byte_len);
+            core.bounces.copy_out(&sink, completion.byte_len);
         }
     }
 }
 
 impl Qp {
-    pub(super) fn create(pd: Arc<Pd>, init: &QpInit<'_>) -> Result<Arc<Self>> {
-        let context = &pd.context;
+    pub(super) fn create(
+        core: Arc<Core>,
+        (pd, domain): (u32, Arc<dyn PdOps>),
+        init: &QpInit<'_>,
+    ) -> Result<Arc<Self>> {
         let (send_cq, recv_cq): (Arc<Cq>, Arc<Cq>) =
             (ours(init.send_cq.ops())?, ours(init.recv_cq.ops())?);
-        context.check(&send_cq.context)?;
-        context.check(&recv_cq.context)?;
+        core.check(&send_cq.core)?;
+        core.check(&recv_cq.core)?;
         let srq: Option<Arc<Srq>> = init.srq.map(|srq| ours(srq.ops())).transpose()?;
-        let (capacity, limits) = (init.capacity, &context.attributes);
+        let (capacity, limits) = (init.capacity, &core.attributes);
         for (field, value, most) in [
             ("max_send_wr", capacity.max_send_wr, limits.max_qp_wr),
             ("max_recv_wr", capacity.max_recv_wr, limits.max_qp_wr),
@@ -170,7 +172,7 @@ impl Qp {
         let memory = memory.map_err(Error::os("memory of a queue pair"))?;
         let (sends, receives) = rings.places(&memory).ok_or(UNEXPECTED)?;
         let request = Request::CreateQp(Box::new(CreateQp {
-            pd: pd.number,
+            pd,
             qp_type: position(&QP_TYPES, &init.qp_type),
             send_cq: send_cq.number,
             recv_cq: recv_cq.number,
@@ -183,7 +185,7 @@ impl Qp {
                 .map(|limit| (limit.bits_per_second, limit.max_burst_bytes)),
             datagram: Datagram::of(&init.datagram),
         }));
-        let (Reply::Qp { qp, qp_num }, _) = context
+        let (Reply::Qp { qp, qp_num }, _) = core
             .link
             .call(&request, &[memory.fd().ok_or(UNEXPECTED)?])?
         else {
@@ -192,7 +194,7 @@ impl Qp {
         let sends = Mutex::new(Sends::new(sends));
         let receives = receives.map(|place| Mutex::new(Receives::new(place)));
         let qp = Arc::new(Self {
-            context: Arc::clone(context),
+            core,
             number: qp,
             qp_num,
             capacity,
@@ -204,40 +206,15 @@ impl Qp {
             send_cq,
             recv_cq,
             srq,
-            _pd: pd,
+            _pd: domain,
         });
-        qp.link().add_qp(qp_num, &qp);
+        let open: Weak<Self> = Arc::downgrade(&qp);
+        qp.link().add_qp(qp_num, open);
         Ok(qp)
     }
 
     fn link(&self) -> &Link {
-        &self.context.link
-    }
-
-    /// It may send from now on.
-    pub(super) fn begin(&self) {
-        self.has_begun.store(true, Ordering::Release);
-    }
-
-    pub(super) fn number_of_completions(&self) -> u32 {
-        self.qp_num
-    }
-
-    /// A completion of it was taken.
-    pub(super) fn complete(&self, completion: &mut WorkCompletion) {
-        match completion.opcode {
-            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm | WcOpcode::RecvWriteRecord => {
-                if completion.status == WcStatus::Success {
-                    self.begin();
-                }
-                match (&self.receives, &self.srq) {
-                    (Some(receives), _) => lock(receives).complete(&self.context, completion),
-                    (None, Some(srq)) => lock(&srq.receives).complete(&self.context, completion),
-                    (None, None) => {}
-                }
-            }
-            _ => self.complete_send(completion),
-        }
+        &self.core.link
     }
 
     fn complete_send(&self, completion: &mut WorkCompletion) {
@@ -251,7 +228,7 @@ impl Qp {
             return;
         };
         completion.wr_id = done.wr_id;
-        let bounces = &self.context.bounces;
+        let bounces = &self.core.bounces;
         let copy_out = |open: &OpenSend| {
             if let Some(sink) = &open.sink {
                 bounces.copy_out(sink, u32::MAX);
@@ -279,26 +256,6 @@ impl Qp {
         });
     }
 
-    /// Completes all requests whose completions go to `queue`, for the engine is gone.
-    pub(super) fn flush(&self, queue: &Cq, to: &mut VecDeque<WorkCompletion>) {
-        let flushed =
-            |wr_id, opcode| WorkCompletion::new(wr_id, WcStatus::WrFlushErr, opcode, self.qp_num);
-        if self.send_cq.number == queue.number {
-            let sends = std::mem::take(&mut lock(&self.sends).open);
-            to.extend(sends.iter().map(|open| flushed(open.wr_id, open.opcode)));
-        }
-        if let Some(receives) = &self.receives
-            && self.recv_cq.number == queue.number
-        {
-            let receives = std::mem::take(&mut lock(receives).open);
-            to.extend(
-                receives
-                    .iter()
-                    .map(|open| flushed(open.wr_id, WcOpcode::Recv)),
-            );
-        }
-    }
-
     /// Refuses what the engine would refuse, while there is a caller to tell.
     fn check(&self, sends: &Sends, wr: &SendWr<'_>) -> Result<entry::Request> {
         rnic::check_send(self.qp_type, &self.capacity, wr)?;
@@ -313,7 +270,7 @@ impl Qp {
 
     /// Copies the bytes of a request that the engine does not reach; where those go that it brings.
     fn bounce(&self, wr: &SendWr<'_>) -> Option<Box<[Sge]>> {
-        let bounces = &self.context.bounces;
+        let bounces = &self.core.bounces;
         let Data::Sges(list) = wr.data else {
             return None;
         };
@@ -360,6 +317,55 @@ impl Qp {
                 (state, failure.map(Why::get))
             }
             _ => (QpState::Err, Some(ENDED())),
+        }
+    }
+}
+
+impl OpenQp for Qp {
+    fn qp_num(&self) -> u32 {
+        self.qp_num
+    }
+
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn begin(&self) {
+        self.has_begun.store(true, Ordering::Release);
+    }
+
+    fn complete(&self, completion: &mut WorkCompletion) {
+        match completion.opcode {
+            WcOpcode::Recv | WcOpcode::RecvRdmaWithImm | WcOpcode::RecvWriteRecord => {
+                if completion.status == WcStatus::Success {
+                    self.begin();
+                }
+                match (&self.receives, &self.srq) {
+                    (Some(receives), _) => lock(receives).complete(&self.core, completion),
+                    (None, Some(srq)) => lock(&srq.receives).complete(&self.core, completion),
+                    (None, None) => {}
+                }
+            }
+            _ => self.complete_send(completion),
+        }
+    }
+
+    fn flush(&self, queue: u32, to: &mut VecDeque<WorkCompletion>) {
+        let flushed =
+            |wr_id, opcode| WorkCompletion::new(wr_id, WcStatus::WrFlushErr, opcode, self.qp_num);
+        if self.send_cq.number == queue {
+            let sends = std::mem::take(&mut lock(&self.sends).open);
+            to.extend(sends.iter().map(|open| flushed(open.wr_id, open.opcode)));
+        }
+        if let Some(receives) = &self.receives
+            && self.recv_cq.number == queue
+        {
+            let receives = std::mem::take(&mut lock(receives).open);
+            to.extend(
+                receives
+                    .iter()
+                    .map(|open| flushed(open.wr_id, WcOpcode::Recv)),
+            );
         }
     }
 }
@@ -438,7 +444,7 @@ impl QpOps for Qp {
         }
         let capacity = &self.capacity;
         let limits = (capacity.max_recv_wr, capacity.max_recv_sge);
-        let result = receives.post(&self.context, requests, limits);
+        let result = receives.post(&self.core, requests, limits);
         drop(receives);
         self.link().ring();
         result
@@ -451,7 +457,7 @@ impl QpOps for Qp {
         channel: &Arc<dyn EventChannelOps>,
     ) -> Result<()> {
         let channel: Arc<EventChannel> = ours(channel)?;
-        self.context.check(&channel.context)?;
+        self.core.check(&channel.core)?;
         channel.begin(self.qp_num);
         let connected = self.link().order(&Request::Connect {
             qp: self.number,
@@ -522,31 +528,36 @@ impl Drop for Qp {
 
 #[derive(Debug)]
 pub(super) struct Srq {
-    pd: Arc<Pd>,
+    core: Arc<Core>,
+    _pd: Arc<dyn PdOps>,
     number: u32,
     init: SrqInit,
     receives: Mutex<Receives>,
 }
 
 impl Srq {
-    pub(super) fn create(pd: Arc<Pd>, init: &SrqInit) -> Result<Arc<Self>> {
-        let most = pd.context.attributes.max_qp_wr;
+    pub(super) fn create(
+        core: Arc<Core>,
+        (pd, domain): (u32, Arc<dyn PdOps>),
+        init: &SrqInit,
+    ) -> Result<Arc<Self>> {
+        let most = core.attributes.max_qp_wr;
         Error::at_most("max_wr", init.max_wr.into(), most.into())?;
         let memory = SharedMemory::create(Place::bytes(init.max_wr, entry::REQUEST));
         let memory = memory.map_err(Error::os("memory of a shared receive queue"))?;
         let place = Place::new(&memory, 0, init.max_wr, entry::REQUEST).ok_or(UNEXPECTED)?;
         let request = Request::CreateSrq {
-            pd: pd.number,
+            pd,
             max_wr: init.max_wr,
             max_sge: init.max_sge,
             token: init.token,
         };
-        let number = pd
-            .context
+        let number = core
             .link
             .create(&request, &[memory.fd().ok_or(UNEXPECTED)?])?;
         Ok(Arc::new(Self {
-            pd,
+            core,
+            _pd: domain,
             number,
             init: *init,
             receives: Mutex::new(Receives::new(place)),
@@ -554,7 +565,7 @@ impl Srq {
     }
 
     fn link(&self) -> &Link {
-        &self.pd.context.link
+        &self.core.link
     }
 }
 
@@ -562,7 +573,7 @@ impl SrqOps for Srq {
     fn post_recv(&self, requests: &[RecvWr]) -> Result<(), PostError> {
         let mut receives = lock(&self.receives);
         let limits = (self.init.max_wr, self.init.max_sge);
-        let result = receives.post(&self.pd.context, requests, limits);
+        let result = receives.post(&self.core, requests, limits);
         drop(receives);
         self.link().ring();
         result

@@ -1,5 +1,7 @@
 //! The engine: a socket, and a session for each client.
 
+mod end;
+mod limits;
 mod objects;
 mod requests;
 mod session;
@@ -16,7 +18,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use haul_io::notify::{Signal, wait_readable};
@@ -27,7 +29,11 @@ use rustix::net::{SocketAddrUnix, SocketType, UCred};
 use rustix::process::{Gid, Pid, Uid};
 
 use crate::socket::{Packets, socket};
-use session::{End, Session};
+use end::End;
+use limits::Limits;
+use session::Session;
+
+pub use limits::Counters;
 
 /// What an engine allows.
 #[derive(Debug, Clone)]
@@ -80,18 +86,9 @@ impl Default for Options {
 /// Time until another attempt, where a client cannot be accepted.
 const ACCEPT_AGAIN_NS: u64 = 100_000_000;
 
-/// What one client may have.
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    memory: u64,
-    objects: usize,
-    /// Whether its session has its rights, and no others.
-    has_rights: bool,
-}
-
 /// Takes the rights of a user, for this thread and those that it starts: ports below 1024 and files
-/// are then the kernel's to refuse. The real and saved user stay root, or the user could send signals
-/// to these threads, and so to the engine.
+/// are then the kernel's to refuse. The real and saved user stay root, or the user could send
+/// signals to these threads, and so to the engine.
 fn become_user(peer: &UCred) -> io::Result<()> {
     use rustix::process::{DumpableBehavior, set_dumpable_behavior};
     use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -113,25 +110,6 @@ impl Stopper {
     pub fn stop(&self) {
         self.0.set();
     }
-}
-
-/// What an engine has done.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Clients now.
-    pub clients: AtomicU64,
-    /// Clients since its start.
-    pub accepted: AtomicU64,
-    /// Clients that were refused: of another user or network namespace, or too many.
-    pub refused: AtomicU64,
-    /// Clients whose session ended because of what they did.
-    pub ended: AtomicU64,
-    /// Work requests, with the entries of their inline data.
-    pub requests: AtomicU64,
-    /// Completions.
-    pub completions: AtomicU64,
-    /// Objects of all clients now.
-    pub objects: AtomicU64,
 }
 
 /// An engine that listens.

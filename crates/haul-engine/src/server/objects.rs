@@ -15,7 +15,7 @@ use haul_verbs::{
 };
 use rustix::net::SendFlags;
 
-use super::session::End;
+use super::end::End;
 use crate::entry;
 use crate::ring::{Broken, Consumer, Place, Producer};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM};

@@ -1,7 +1,6 @@
 //! What a client asks for over its control socket.
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
@@ -10,6 +9,7 @@ use haul_soft::rnic;
 use haul_verbs::cm::{ConnectRequest, EventChannel};
 use haul_verbs::{Error, MrAddressing, MrInit, Pd, Qp, QpInit, SrqInit};
 
+use super::end::{ADOPTING, INVALID, SYSTEM};
 use super::objects::{OBJECTS_MAX, Object, Outbox, Receives, SharedCq, SharedQp, SharedSrq};
 use super::session::Session;
 use crate::entry;
@@ -368,18 +368,3 @@ impl Session {
         }
     }
 }
-
-/// Why memory of a client is not mapped.
-pub(super) const ADOPTING: fn(io::Error) -> Error = |error| match error.kind() {
-    io::ErrorKind::InvalidData => {
-        Error::Invalid("memory of an engine must be a sealed memfd within the limits of the client")
-    }
-    _ => SYSTEM(error),
-};
-
-pub(super) const INVALID: Error = Error::Invalid("the engine does not know this object or value");
-
-pub(super) const SYSTEM: fn(io::Error) -> Error = |source| Error::Os {
-    what: "the engine",
-    source,
-};

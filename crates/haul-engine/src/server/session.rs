@@ -22,12 +22,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::end::{ADOPTING, End, INVALID};
+use super::limits::{Counters, Limits};
 use super::objects::{BATCH, Object, Outbox, take_sends};
-use super::requests::{ADOPTING, INVALID};
-use super::{Counters, Limits};
-use crate::entry;
 use crate::message::{ABI, Async, Attributes, Event, Failed, Reply, Request, TRANSPORTS, Why, at};
-use crate::ring::Broken;
 use crate::socket::{Packet, Packets, Waker};
 
 /// Entries that a batch takes at least, if there are as many.
@@ -37,35 +35,6 @@ const _: () = assert!(BATCH_ENTRIES as usize == BATCH);
 const LOOK_EVERY: u32 = 16;
 /// The time that a client has for its first message.
 const FIRST: Duration = Duration::from_secs(10);
-
-/// Why a session ends.
-#[derive(Debug)]
-pub(super) enum End {
-    /// The client is gone.
-    Gone,
-    /// It did what no client does.
-    Refused(&'static str),
-    /// The system did not do what it was asked for.
-    System(io::Error),
-}
-
-impl From<Broken> for End {
-    fn from(_: Broken) -> Self {
-        Self::Refused("it wrote an index that cannot be")
-    }
-}
-
-impl From<entry::Wrong> for End {
-    fn from(_: entry::Wrong) -> Self {
-        Self::Refused("it wrote a request that means nothing")
-    }
-}
-
-impl From<io::Error> for End {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
 
 /// An opened device of a client.
 pub(super) struct Session {

@@ -2,8 +2,8 @@
 //!
 //! Map: `device` what all of them share, `context` and `domain` how they are made · `qp`,
 //! `datagram_qp` queue pairs, `qp_shape` what both are made from, `front` what is posted to where
-//! an engine drives, `source` receives that nobody posts · `cq`, `srq`, `event_channel` queues · `listener`, `request`, `endpoint` how
-//! connections are made · `spin` whether to look or to sleep.
+//! an engine drives, `source` receives that nobody posts · `cq`, `srq`, `event_channel` queues ·
+//! `listener`, `request`, `endpoint` how connections are made · `spin` whether to look or to sleep.
 
 mod context;
 mod cq;
