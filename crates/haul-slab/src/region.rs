@@ -116,6 +116,12 @@ impl Region {
         self.start.as_ptr()
     }
 
+    /// All of the memory that another process may map.
+    #[must_use]
+    pub fn of_shared(memory: &SharedMemory) -> Self {
+        Self::new(memory.start(), memory.len(), Hold::Shared(memory.clone()))
+    }
+
     /// The memory that another process may map, if it lies in such, and where it starts there.
     #[must_use]
     pub fn shared(&self) -> Option<(&SharedMemory, usize)> {

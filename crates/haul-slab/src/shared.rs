@@ -9,15 +9,13 @@ use std::sync::atomic::AtomicU64;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::region::{Hold, Region};
-
 /// Memory of a sealed memfd, which another process may map and write at any time. Clones are the
 /// same.
 ///
 /// Its length cannot change, so no access is beyond its end. Its bytes are reached as atomics
-/// ([`SharedMemory::words`]) or by the copies of a [`Region`]. The other process may give pages
-/// back, which then come from whoever touches them first; where the kernel does not overcommit
-/// memory and has none, that is a signal.
+/// ([`SharedMemory::words`]) or by the copies of a [`Region`](crate::Region). The other process
+/// may give pages back, which then come from whoever touches them first; where the kernel does
+/// not overcommit memory and has none, that is a signal.
 #[derive(Debug, Clone)]
 pub struct SharedMemory(Arc<Mapped>);
 
@@ -79,11 +77,11 @@ impl SharedMemory {
         Ok(Self::new(None, start, len))
     }
 
-    /// Maps the pages of a part of such memory.
+    /// Maps the pages of a part of such memory; with where the part starts in them.
     ///
     /// # Errors
     /// As [`SharedMemory::adopt`]; `InvalidData` for a part that is not inside.
-    pub fn adopt_part(fd: &OwnedFd, offset: u64, len: usize) -> io::Result<Region> {
+    pub fn adopt_part(fd: &OwnedFd, offset: u64, len: usize) -> io::Result<(Self, usize)> {
         let size = Self::examine(fd)?;
         let outside = || refuse("the part is not inside");
         let end = offset.checked_add(len as u64).filter(|end| *end <= size);
@@ -93,8 +91,7 @@ impl SharedMemory {
         let whole = usize::try_from(end.ok_or_else(outside)? - first).map_err(|_| outside())?;
         let skip = usize::try_from(skip).map_err(|_| outside())?;
         let (start, whole) = map(fd, first, whole)?;
-        let region = Self::new(None, start, whole).region();
-        region.cut(skip, len).map_err(io::Error::other)
+        Ok((Self::new(None, start, whole), skip))
     }
 
     /// The bytes of a memfd whose length cannot change.
@@ -141,12 +138,6 @@ impl SharedMemory {
         unsafe { std::slice::from_raw_parts(start, self.0.len / size_of::<u64>()) }
     }
 
-    /// All of it, as a region.
-    #[must_use]
-    pub fn region(&self) -> Region {
-        Region::new(self.0.start, self.0.len, Hold::Shared(self.clone()))
-    }
-
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.0.start
     }
@@ -185,6 +176,7 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use super::*;
+    use crate::region::Region;
 
     fn memfd(flags: MemfdFlags) -> OwnedFd {
         rustix::fs::memfd_create(c"test", MemfdFlags::CLOEXEC | flags).expect("a memfd")
@@ -199,17 +191,17 @@ mod tests {
         assert_eq!((near.len(), far.len()), (12_288, 12_288));
         near.words()[9].store(7, Ordering::Release);
         let mut bytes = [0; 8];
-        far.region().read(72, &mut bytes).unwrap();
+        Region::of_shared(&far).read(72, &mut bytes).unwrap();
         assert_eq!(u64::from_ne_bytes(bytes), 7);
-        let cut = far.region().cut(72, 8).unwrap();
+        let cut = Region::of_shared(&far).cut(72, 8).unwrap();
         let (memory, offset) = cut.shared().unwrap();
         assert_eq!((memory.len(), offset), (12_288, 72));
         assert!(Region::map(1).unwrap().shared().is_none());
-        near.region().write(5_000, b"part").unwrap();
-        let part = SharedMemory::adopt_part(&fd, 5_000, 7_000).unwrap();
+        Region::of_shared(&near).write(5_000, b"part").unwrap();
+        let (part, skip) = SharedMemory::adopt_part(&fd, 5_000, 7_000).unwrap();
         let mut bytes = [0; 4];
-        part.read(0, &mut bytes).unwrap();
-        assert_eq!((part.len(), &bytes), (7_000, b"part"));
+        Region::of_shared(&part).read(skip, &mut bytes).unwrap();
+        assert_eq!((part.len(), skip, &bytes), (7_904, 904, b"part"));
         for (offset, len) in [(5_000, 7_289), (u64::MAX, 1), (0, usize::MAX), (12_289, 0)] {
             assert!(SharedMemory::adopt_part(&fd, offset, len).is_err());
         }

@@ -28,8 +28,10 @@ impl Pd {
 
 impl PdOps for Pd {
     fn map(&self, len: usize) -> io::Result<Region> {
-        let whole = SharedMemory::create(len)?.region();
-        whole.cut(0, len).map_err(io::Error::other)
+        let whole = SharedMemory::create(len)?;
+        Region::of_shared(&whole)
+            .cut(0, len)
+            .map_err(io::Error::other)
     }
 
     fn reg_mr(self: Arc<Self>, init: MrInit) -> Result<Arc<dyn MrOps>> {
@@ -112,8 +114,9 @@ fn double(init: &MrInit) -> Result<Region> {
         ));
     }
     let memory = SharedMemory::create(init.region.len());
-    let whole = memory.map_err(Error::os("memory for the engine"))?.region();
-    whole.cut(0, init.region.len()).map_err(|_| UNEXPECTED)
+    let whole = memory.map_err(Error::os("memory for the engine"))?;
+    let part = Region::of_shared(&whole).cut(0, init.region.len());
+    part.map_err(|_| UNEXPECTED)
 }
 
 #[derive(Debug)]

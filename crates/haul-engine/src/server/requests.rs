@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use haul_slab::SharedMemory;
+use haul_slab::{Region, SharedMemory};
 use haul_soft::rnic;
 use haul_verbs::cm::{ConnectRequest, EventChannel};
 use haul_verbs::{Error, MrAddressing, MrInit, Pd, Qp, QpInit, SrqInit};
@@ -76,13 +76,16 @@ impl Session {
                 let fd = descriptors.next().ok_or(INVALID)?;
                 let len = usize::try_from(len).map_err(|_| INVALID)?;
                 self.check_memory(len)?;
-                let part = SharedMemory::adopt_part(&fd, offset, len).map_err(ADOPTING)?;
+                let (memory, skip) =
+                    SharedMemory::adopt_part(&fd, offset, len).map_err(ADOPTING)?;
+                let part = Region::of_shared(&memory).cut(skip, len);
+                let part = part.map_err(|_| INVALID)?;
                 let access = message::access(access).ok_or(INVALID)?;
                 let mut init = MrInit::new(part, access).with_sources(sources.get());
                 init.addressing = addr.map_or(MrAddressing::ZeroBased, MrAddressing::At);
                 let mr = self.pd(pd)?.register(init)?;
                 let (lkey, rkey, addr) = (mr.lkey(), mr.rkey(), mr.addr());
-                let mr = self.add_charged(Object::Mr(mr), len)?;
+                let mr = self.add_charged(Object::Mr(mr), memory.len())?;
                 Reply::Mr {
                     mr,
                     lkey,
