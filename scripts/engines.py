@@ -159,7 +159,7 @@ def main():
     if not shutil.which("globus-gridftp-server"):
         parser.error("globus-gridftp-server is missing: apt-get install globus-gridftp-server-progs globus-gass-copy-progs")
     file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
-    programs = {"xio": options.xio, "file": file, "haul": options.haul.resolve()}
+    programs = {"xio": options.xio.resolve(), "file": file, "haul": options.haul.resolve()}
     runs, failures = {name: [] for name in SERIES}, {}
     try:
         with open(file, "wb") as source:

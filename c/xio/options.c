@@ -39,7 +39,9 @@ static bool set_channel(struct options *options, const char *text) {
   for (size_t i = 0; i < sizeof CHANNELS / sizeof CHANNELS[0]; i++) {
     if (strcmp(text, CHANNELS[i][0]) == 0) {
       strcpy(options->channel, CHANNELS[i][0]);
-      strcpy(options->device, CHANNELS[i][1]);
+      if (!options->device_named) {
+        strcpy(options->device, CHANNELS[i][1]);
+      }
       options->stream = strcmp(text, "udt") == 0;
       return true;
     }
@@ -60,6 +62,8 @@ static bool set_option(struct options *options, int option, const char *text) {
   case OPTION_CHANNEL:
     return set_channel(options, text);
   case OPTION_DEVICE:
+    /* Whatever the order of the two. */
+    options->device_named = true;
     return copy_text(options->device, sizeof options->device, text);
   case OPTION_INTERFACE:
     return copy_text(options->interface, sizeof options->interface, text);

@@ -90,6 +90,7 @@ enum mode { MODE_WRITE = 0, MODE_SEND = 1, MODE_STREAM = 2 };
 struct options {
   char channel[16];
   char device[64]; /* of haul_open */
+  bool device_named; /* by the option device, not by channel */
   char interface[64];
   char stats[256];
   char protect[PROTECT_MAX]; /* of haul_open_options; empty: plain */
