@@ -69,11 +69,34 @@ pub(crate) enum Call {
     ReadDir,
 }
 
-/// Which call fails, once or from then on.
+/// Which call fails, once or from then on; and of which file reads fail.
 #[derive(Debug, Default)]
-pub(crate) struct Fault(Mutex<Option<(Call, u32, i32, bool)>>);
+pub(crate) struct Fault(Mutex<Option<(Call, u32, i32, bool)>>, Mutex<Victim>);
+
+/// A file that cannot be read.
+#[derive(Debug, Default)]
+struct Victim {
+    /// Reads until it is chosen, while it is not.
+    skip: Option<u32>,
+    inode: Option<u64>,
+}
 
 impl Fault {
+    /// Has all reads fail of the file that is read after `skip` other reads.
+    pub(crate) fn arm_one_file(&self, skip: u32) {
+        self.1.lock().unwrap().skip = Some(skip);
+    }
+
+    fn is_of_victim(&self, inode: u64) -> bool {
+        let mut victim = self.1.lock().unwrap();
+        match victim.skip {
+            Some(0) => (victim.skip, victim.inode) = (None, Some(inode)),
+            Some(skip) => victim.skip = Some(skip - 1),
+            None => {}
+        }
+        victim.inode == Some(inode)
+    }
+
     /// Has the call fail that comes after `skip` others of its kind, and with `is_lasting` all that
     /// follow.
     pub(crate) fn arm(&self, call: Call, skip: u32, errno: i32, is_lasting: bool) {
@@ -296,6 +319,9 @@ impl Filesystem for Folder {
         reply: ReplyData,
     ) {
         fail!(self, Read, reply);
+        if self.fault.is_of_victim(inode.into()) {
+            return reply.error(Errno::EIO);
+        }
         let state = self.state.lock().unwrap();
         let bytes = &state.files[&inode.into()].bytes;
         let begin = bytes.len().min(usize::try_from(offset).unwrap());
