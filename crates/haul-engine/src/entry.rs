@@ -14,7 +14,8 @@ pub(crate) const REQUEST: usize = 16;
 /// Words of a completion.
 pub(crate) const COMPLETION: usize = 8;
 /// Inline bytes of an entry that follows its request.
-pub(crate) const INLINE: usize = REQUEST * 8;
+const INLINE: u32 = 128;
+const _: () = assert!(INLINE as usize == 8 * REQUEST);
 
 /// An entry that means nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,10 +26,8 @@ pub(crate) type Completion = [u64; COMPLETION];
 
 /// Entries of a request with so many inline bytes.
 pub(crate) fn entries(inline: u32) -> u32 {
-    1 + inline.div_ceil(128)
+    1 + inline.div_ceil(INLINE)
 }
-
-const _: () = assert!(INLINE == 128);
 
 // The first words of a request: its number; operation, flags, pieces, and bytes of inline data and
 // whether they are; remote address; remote key and immediate or key to invalidate; two words for
@@ -83,7 +82,7 @@ pub(crate) fn of_send(wr: &SendWr<'_>) -> Option<Request> {
 
 /// The inline bytes of a request, as entries.
 pub(crate) fn of_inline(bytes: &[u8]) -> impl Iterator<Item = Request> + '_ {
-    bytes.chunks(INLINE).map(|chunk| {
+    bytes.chunks(INLINE as usize).map(|chunk| {
         let mut entry = [0; REQUEST];
         for (word, bytes) in entry.iter_mut().zip(chunk.chunks(8)) {
             let mut whole = [0; 8];

@@ -22,6 +22,7 @@ mod entry;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod lock;
 mod message;
 mod ring;
 mod server;

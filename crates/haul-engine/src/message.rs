@@ -11,7 +11,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use haul_slab::AccessFlags;
 use haul_verbs::cm::{ConnParam, Established};
 use haul_verbs::{
     AsyncEvent, Blame, DatagramInit, DatagramStatistics, DeviceAttributes, DeviceCaps, Error,
@@ -783,10 +782,6 @@ pub(crate) fn at<T: Copy>(list: &[T], number: u64) -> Option<T> {
 
 pub(crate) fn rate_limit((bits_per_second, burst): (u64, Option<u64>)) -> RateLimit {
     RateLimit::new(bits_per_second).with_burst(burst)
-}
-
-pub(crate) fn access(bits: u32) -> Option<AccessFlags> {
-    AccessFlags::from_bits(bits)
 }
 
 fn ns(time: Duration) -> u64 {

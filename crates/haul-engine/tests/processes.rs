@@ -244,12 +244,7 @@ fn the_applications_of_an_engine_that_is_killed_are_told_and_flushed() {
             let channel = waiting.context.create_completion_channel().unwrap();
             let cq = waiting.context.create_cq(4, Some(&channel), 7).unwrap();
             cq.arm(Notify::Any).unwrap();
-            let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
-            near.qp
-                .connect(listener.local_addr(), &ConnParam::default(), &near.events)
-                .unwrap();
-            accept(&far);
-            near.events.wait(Some(PATIENCE)).unwrap();
+            connect(&near, &far).unwrap();
             for number in 0..10 {
                 receive(&near, number);
             }
@@ -323,12 +318,7 @@ fn without_an_engine_the_devices_are_those_of_this_process() {
         );
     }
     let (near, far) = (end(&provider, 0), end(&provider, 0));
-    let listener = far.context.listen(LOOPBACK, &far.events, 1).unwrap();
-    near.qp
-        .connect(listener.local_addr(), &ConnParam::default(), &near.events)
-        .unwrap();
-    accept(&far);
-    near.events.wait(Some(PATIENCE)).unwrap();
+    connect(&near, &far).unwrap();
     let op = SendOp::RdmaWrite(far.mr.remote(0));
     near.mr.region().write(0, b"here").unwrap();
     near.qp
@@ -420,9 +410,7 @@ fn connect(near: &End, far: &End) -> Option<CmEvent> {
     near.qp
         .connect(listener.local_addr(), &ConnParam::default(), &near.events)
         .unwrap();
-    if let CmEvent::ConnectRequest(request) = far.events.wait(Some(PATIENCE)).unwrap()? {
-        request.accept(&far.qp, &ConnParam::default()).unwrap();
-    }
+    accept(far);
     near.events.wait(Some(PATIENCE)).unwrap()
 }
 

@@ -391,4 +391,30 @@ mod tests {
         drop(region);
         assert_eq!(bytes[2..6], [0, 9, 9, 0]);
     }
+
+    #[cfg(not(miri))]
+    #[test]
+    fn both_mappings_are_the_same_bytes() {
+        let near = SharedMemory::create(10_000).unwrap();
+        let fd = near.fd().unwrap().try_clone_to_owned().unwrap();
+        let far = SharedMemory::adopt(&fd, 1 << 20).unwrap();
+        assert!(far.fd().is_none());
+        assert_eq!((near.len(), far.len()), (12_288, 12_288));
+        near.words()[9].store(7, Ordering::Release);
+        let mut bytes = [0; 8];
+        Region::of_shared(&far).read(72, &mut bytes).unwrap();
+        assert_eq!(u64::from_ne_bytes(bytes), 7);
+        let cut = Region::of_shared(&far).cut(72, 8).unwrap();
+        let (memory, offset) = cut.shared().unwrap();
+        assert_eq!((memory.len(), offset), (12_288, 72));
+        assert!(Region::map(1).unwrap().shared().is_none());
+        Region::of_shared(&near).write(5_000, b"part").unwrap();
+        let (part, skip) = SharedMemory::adopt_part(&fd, 5_000, 7_000).unwrap();
+        let mut bytes = [0; 4];
+        Region::of_shared(&part).read(skip, &mut bytes).unwrap();
+        assert_eq!((part.len(), skip, &bytes), (7_904, 904, b"part"));
+        for (offset, len) in [(5_000, 7_289), (u64::MAX, 1), (0, usize::MAX), (12_289, 0)] {
+            assert!(SharedMemory::adopt_part(&fd, offset, len).is_err());
+        }
+    }
 }

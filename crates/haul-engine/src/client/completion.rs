@@ -1,27 +1,27 @@
 //! Completion queues and channels.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use haul_io::clock::Clock;
-use haul_io::notify::{Signal, wait_readable};
+use haul_io::notify::Signal;
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::provider::{CompletionChannelOps, CqOps};
 use haul_verbs::{Error, Notify, Result, WorkCompletion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::net::RecvFlags;
 
 use super::core::Core;
-use super::link::{Link, OpenQp, Sleepers, UNEXPECTED, gone, lock};
+use super::inbox::{Came, Deadline, Inbox};
+use super::link::{Link, OpenQp, Sleepers, UNEXPECTED, gone};
 use crate::entry;
+use crate::lock::lock;
 use crate::message::{Reply, Request};
 use crate::ring::{Consumer, Place};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM, queue_bytes};
-use crate::socket::{Packets, Waker};
+use crate::socket::Waker;
 
 /// Looks at an empty queue after which one asks whether the engine lives.
 const LOOKS: u32 = 256;
@@ -69,7 +69,7 @@ impl Cq {
         let place = Place::new(&memory, 0, entries, entry::COMPLETION).ok_or(UNEXPECTED)?;
         let request = Request::CreateCq {
             entries,
-            channel: channel.as_ref().map(|channel| channel.number),
+            channel: channel.as_ref().map(|channel| channel.inbox.number()),
             token,
         };
         let fd = memory.fd().ok_or(UNEXPECTED)?;
@@ -290,8 +290,7 @@ impl Drop for Cq {
 #[derive(Debug)]
 pub(super) struct CompletionChannel {
     pub(super) core: Arc<Core>,
-    number: u32,
-    socket: Packets,
+    inbox: Inbox,
     /// Tokens of its queues.
     queues: Mutex<Vec<u64>>,
     /// Tokens of queues to look at since the engine is gone.
@@ -300,14 +299,9 @@ pub(super) struct CompletionChannel {
 
 impl CompletionChannel {
     pub(super) fn create(core: &Arc<Core>) -> Result<Arc<Self>> {
-        let (reply, descriptors) = core.link.call(&Request::CreateCompletionChannel, &[])?;
-        let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
-            return Err(UNEXPECTED);
-        };
         Ok(Arc::new(Self {
             core: Arc::clone(core),
-            number,
-            socket: Packets::new(socket),
+            inbox: Inbox::create(&core.link, &Request::CreateCompletionChannel)?,
             queues: Mutex::default(),
             last: Mutex::default(),
         }))
@@ -316,75 +310,25 @@ impl CompletionChannel {
 
 impl CompletionChannelOps for CompletionChannel {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.inbox.fd()
     }
 
     fn poll_event(&self) -> Result<Option<u64>> {
-        match self.socket.receive(RecvFlags::DONTWAIT) {
-            Ok(Some(packet)) => {
+        match self.inbox.receive()? {
+            Came::Packet(packet) => {
                 let token = packet.bytes.as_slice().try_into().map_err(|_| UNEXPECTED)?;
                 Ok(Some(u64::from_ne_bytes(token)))
             }
-            Ok(None) => {
-                self.core.link.die();
+            Came::Nothing => Ok(None),
+            Came::End => {
                 let mut last = lock(&self.last);
                 let queues = || lock(&self.queues).iter().copied().collect();
                 Ok(last.get_or_insert_with(queues).pop_front())
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(Error::os("waiting for an event")(error)),
         }
     }
 
     fn wait_event(&self, timeout: Option<Duration>) -> Result<Option<u64>> {
-        wait(self.fd(), timeout, || self.poll_event())
-    }
-}
-
-impl Drop for CompletionChannel {
-    fn drop(&mut self) {
-        self.core.link.close(self.number);
-    }
-}
-
-/// When a wait is over, if ever.
-#[derive(Debug, Clone, Copy)]
-struct Deadline {
-    clock: Clock,
-    at_ns: Option<u64>,
-}
-
-impl Deadline {
-    fn after(timeout: Option<Duration>) -> Self {
-        let clock = Clock::new();
-        let ns = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let at_ns = timeout.map(|timeout| clock.now_ns().saturating_add(ns(timeout)));
-        Self { clock, at_ns }
-    }
-
-    fn left_ns(self) -> Option<u64> {
-        self.at_ns.map(|at| at.saturating_sub(self.clock.now_ns()))
-    }
-}
-
-/// Waits until there is an event behind a descriptor. One whose engine is gone has no more.
-pub(super) fn wait<T>(
-    fd: BorrowedFd<'_>,
-    timeout: Option<Duration>,
-    poll: impl Fn() -> Result<Option<T>>,
-) -> Result<Option<T>> {
-    let deadline = Deadline::after(timeout);
-    loop {
-        if let Some(event) = poll()? {
-            return Ok(Some(event));
-        }
-        let left = deadline.left_ns();
-        if left == Some(0) {
-            return Ok(None);
-        }
-        if haul_io::notify::has_hung_up(fd).map_err(Error::os("waiting for an event"))? {
-            return poll();
-        }
-        wait_readable([fd], left).map_err(Error::os("waiting for an event"))?;
+        self.inbox.wait(timeout, || self.poll_event())
     }
 }

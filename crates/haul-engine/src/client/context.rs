@@ -9,12 +9,12 @@ use haul_verbs::provider::{
     CompletionChannelOps, ContextOps, CqOps, EventChannelOps, ListenerOps, PdOps,
 };
 use haul_verbs::{AsyncEvent, DeviceAttributes, Error, Result};
-use rustix::net::RecvFlags;
 
 use super::bounce::Bounces;
 use super::completion::{CompletionChannel, Cq};
 use super::core::{Core, ours};
 use super::events::{EventChannel, Listener};
+use super::inbox::{Came, receive};
 use super::link::Opened;
 use super::memory::Pd;
 use crate::message::{Async, Request};
@@ -89,18 +89,16 @@ impl ContextOps for Context {
     }
 
     fn poll_async_event(&self) -> Result<Option<AsyncEvent>> {
-        match self.events.receive(RecvFlags::DONTWAIT) {
-            Ok(Some(packet)) => {
+        match receive(&self.core.link, &self.events)? {
+            Came::Packet(packet) => {
                 let event: Async = packet.message().map_err(Error::os("an event"))?;
                 Ok(event.get())
             }
-            Ok(None) => {
-                self.core.link.die();
+            Came::Nothing => Ok(None),
+            Came::End => {
                 let has_told = self.has_told.swap(true, Ordering::AcqRel);
                 Ok((!has_told).then_some(AsyncEvent::DeviceFatal))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(Error::os("waiting for an event")(error)),
         }
     }
 

@@ -2,42 +2,40 @@
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_verbs::cm::{CmEvent, ConnParam, ConnectRequest};
 use haul_verbs::provider::{EventChannelOps, ListenerOps, QpOps, RequestOps};
 use haul_verbs::{Blame, Error, Failure, Result};
-use rustix::net::RecvFlags;
 
-use super::completion::wait;
 use super::core::Core;
-use super::link::{OpenQp, UNEXPECTED, lock};
+use super::inbox::{Came, Inbox};
+use super::link::{OpenQp, UNEXPECTED};
+use crate::lock::lock;
 use crate::message::{Event, Parameters, Reply, Request, Why, established};
-use crate::socket::Packets;
 
 #[derive(Debug)]
 pub(super) struct EventChannel {
     pub(super) core: Arc<Core>,
-    pub(super) number: u32,
-    socket: Packets,
+    inbox: Inbox,
     /// Connections whose end is still to be told.
     open: Mutex<BTreeSet<u32>>,
 }
 
 impl EventChannel {
     pub(super) fn create(core: &Arc<Core>) -> Result<Arc<Self>> {
-        let (reply, descriptors) = core.link.call(&Request::CreateEventChannel, &[])?;
-        let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
-            return Err(UNEXPECTED);
-        };
         Ok(Arc::new(Self {
             core: Arc::clone(core),
-            number,
-            socket: Packets::new(socket),
+            inbox: Inbox::create(&core.link, &Request::CreateEventChannel)?,
             open: Mutex::default(),
         }))
+    }
+
+    /// Its number at the engine.
+    pub(super) fn number(&self) -> u32 {
+        self.inbox.number()
     }
 
     /// A connection begins whose end this channel tells.
@@ -111,41 +109,33 @@ impl EventChannel {
 
 impl EventChannelOps for EventChannel {
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.inbox.fd()
     }
 
     fn poll(&self) -> Result<Option<CmEvent>> {
-        match self.socket.receive(RecvFlags::DONTWAIT) {
-            Ok(Some(packet)) => {
+        match self.inbox.receive()? {
+            Came::Packet(packet) => {
                 let event = packet.message().map_err(Error::os("an event"))?;
                 Ok(Some(self.event(event)))
             }
-            Ok(None) => {
-                self.core.link.die();
+            Came::Nothing => Ok(None),
+            Came::End => {
                 let ended = lock(&self.open).pop_first();
                 Ok(ended.map(|qp_num| CmEvent::Disconnected {
                     qp_num,
                     failure: Some(ENDED()),
                 }))
             }
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(Error::os("waiting for an event")(error)),
         }
     }
 
     fn wait(&self, timeout: Option<Duration>) -> Result<Option<CmEvent>> {
-        wait(self.fd(), timeout, || self.poll())
+        self.inbox.wait(timeout, || self.poll())
     }
 }
 
 /// Why the connections of an engine that is gone have ended.
 pub(super) const ENDED: fn() -> Failure = || Failure::new(Blame::Local, "the engine has ended");
-
-impl Drop for EventChannel {
-    fn drop(&mut self) {
-        self.core.link.close(self.number);
-    }
-}
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -162,7 +152,7 @@ impl Listener {
     ) -> Result<Self> {
         let request = Request::Listen {
             address,
-            channel: channel.number,
+            channel: channel.number(),
             backlog,
         };
         match channel.core.link.call(&request, &[])? {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
@@ -14,6 +14,7 @@ use haul_verbs::{DeviceAttributes, Error, Result, Transport, WorkCompletion};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::lock::lock;
 use crate::message::{ABI, Failed, Reply, Request, TRANSPORTS, position};
 use crate::socket::{Packets, Waker};
 
@@ -249,7 +250,3 @@ pub(super) fn gone() -> Error {
 
 /// An answer of another kind.
 pub(super) const UNEXPECTED: Error = Error::Invalid("the engine answers something else");
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}

@@ -5,6 +5,7 @@ mod completion;
 mod context;
 mod core;
 mod events;
+mod inbox;
 mod link;
 mod memory;
 mod queue;

@@ -19,8 +19,9 @@ use haul_verbs::{
 use super::completion::Cq;
 use super::core::{Core, ours};
 use super::events::{ENDED, EventChannel};
-use super::link::{Link, OpenQp, UNEXPECTED, lock};
+use super::link::{Link, OpenQp, UNEXPECTED};
 use crate::entry;
+use crate::lock::lock;
 use crate::message::{
     self, Capacity, CreateQp, Datagram, Parameters, QP_TYPES, Record, Reply, Request, STATES, Why,
     at, position,
@@ -463,7 +464,7 @@ impl QpOps for Qp {
             qp: self.number,
             peer,
             param: Parameters::of(param),
-            channel: channel.number,
+            channel: channel.number(),
         });
         if connected.is_err() {
             channel.end(self.qp_num);

@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use haul_io::notify::{Signal, wait_readable};
 use haul_io::thread::start_on;
@@ -28,6 +28,7 @@ use haul_verbs::Error;
 use rustix::net::{SocketAddrUnix, SocketType, UCred};
 use rustix::process::{Gid, Pid, Uid};
 
+use crate::lock::lock;
 use crate::socket::{Packets, socket};
 use end::End;
 use limits::Limits;
@@ -351,8 +352,4 @@ impl Drop for Present {
             }
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -5,7 +5,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use haul_io::wake::SleepWord;
 use haul_soft::rnic::ReceiveSource;
@@ -17,6 +17,7 @@ use rustix::net::SendFlags;
 
 use super::end::End;
 use crate::entry;
+use crate::lock::lock;
 use crate::ring::{Broken, Consumer, Place, Producer};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM};
 use crate::socket::{Packets, Waker};
@@ -123,10 +124,6 @@ impl Receives {
         self.seen = end;
         Ok(new)
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A socket that events go to, and those that wait.

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
-use haul_slab::{Region, SharedMemory};
+use haul_slab::{AccessFlags, Region, SharedMemory};
 use haul_soft::rnic;
 use haul_verbs::cm::{ConnectRequest, EventChannel};
 use haul_verbs::{Error, MrAddressing, MrInit, Pd, Qp, QpInit, SrqInit};
@@ -80,7 +80,7 @@ impl Session {
                     SharedMemory::adopt_part(&fd, offset, len).map_err(ADOPTING)?;
                 let part = Region::of_shared(&memory).cut(skip, len);
                 let part = part.map_err(|_| INVALID)?;
-                let access = message::access(access).ok_or(INVALID)?;
+                let access = AccessFlags::from_bits(access).ok_or(INVALID)?;
                 let mut init = MrInit::new(part, access).with_sources(sources.get());
                 init.addressing = addr.map_or(MrAddressing::ZeroBased, MrAddressing::At);
                 let mr = self.pd(pd)?.register(init)?;

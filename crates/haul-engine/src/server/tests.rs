@@ -371,8 +371,8 @@ impl Hostile {
 /// One at a time: they count the descriptors of the process.
 static ALONE: Mutex<()> = Mutex::new(());
 
-fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+fn alone() -> std::sync::MutexGuard<'static, ()> {
+    lock(&ALONE)
 }
 
 fn descriptors() -> usize {
