@@ -251,10 +251,10 @@ fn put_peer(words: &mut [u64], peer: Option<Peer>) {
         SocketAddr::V4(v4) => (1, v4.ip().to_ipv6_mapped(), 0),
         SocketAddr::V6(v6) => (2, *v6.ip(), v6.scope_id()),
     };
-    let [first @ .., _, _, _, _, _, _, _, _] = ip.octets();
-    let [_, _, _, _, _, _, _, _, second @ ..] = ip.octets();
-    words[0] = u64::from_be_bytes(first);
-    words[1] = u64::from_be_bytes(second);
+    let octets = ip.octets();
+    let half = |from: usize| u64::from_be_bytes(std::array::from_fn(|at| octets[from + at]));
+    words[0] = half(0);
+    words[1] = half(8);
     words[2] = u64::from(peer.addr.port()) | kind << 16 | u64::from(scope) << 32;
     words[3] = peer.qp_num.into();
 }

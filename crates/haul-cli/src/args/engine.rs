@@ -28,11 +28,11 @@ pub(crate) struct EngineRun {
     #[arg(long)]
     pub(crate) all_users: bool,
     /// Clients at a time
-    #[arg(long, value_name = "N", default_value_t = 256)]
-    pub(crate) clients: usize,
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) clients: u32,
     /// Of these, clients of one user other than the engine's own
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub(crate) user_clients: usize,
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) user_clients: u32,
     /// Memory that one client may register
     #[arg(long, value_name = "SIZE", value_parser = bytes, default_value = "64GiB")]
     pub(crate) client_memory: u64,

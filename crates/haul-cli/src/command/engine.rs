@@ -40,8 +40,8 @@ fn try_run(args: &EngineRun) -> Result<(), Fault> {
     let mut options = Options::default();
     options.device.engine_cpus = args.cpus.clone();
     options.all_users = args.all_users;
-    options.clients = args.clients;
-    options.user_clients = args.user_clients;
+    options.clients = args.clients as usize;
+    options.user_clients = args.user_clients as usize;
     options.client_memory = args.client_memory;
     options.check().map_err(|error| {
         Fault::new(Code::Usage, format!("cannot run an engine: {error}")).hint("see --cpus")
@@ -102,10 +102,10 @@ fn bind(args: &EngineRun, options: Options) -> Result<(Server, String), Fault> {
     let shown = haul::printable(path.as_os_str().as_encoded_bytes());
     let refused = |error: std::io::Error| {
         let text = format!("cannot listen at '{shown}': {}", plain(&error));
-        let hint = if error.kind() == std::io::ErrorKind::AddrInUse {
-            "another engine runs there"
-        } else {
-            "name a socket that this user may make, with --listen PATH"
+        let hint = match error.kind() {
+            std::io::ErrorKind::AddrInUse => "another engine runs there",
+            std::io::ErrorKind::AlreadyExists => "a file is there that is no socket",
+            _ => "name a socket that this user may make, with --listen PATH",
         };
         Fault::new(Code::Other, text).hint(hint)
     };

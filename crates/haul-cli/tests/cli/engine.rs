@@ -164,6 +164,11 @@ fn what_an_operator_does_wrong_is_one_line() {
     let at = text(&path);
     let run = |more: &[&str]| haul([&["engine", "run"], more].concat());
     run(&["--listen", &at]).failed(1, "another engine runs there");
+    assert_eq!(run(&["--listen", &at, "--clients", "0"]).code, Some(2));
+    let file = place.server("file");
+    std::fs::write(&file, "precious").unwrap();
+    run(&["--listen", &text(&file)]).failed(1, "a file is there that is no socket");
+    assert_eq!(std::fs::read(&file).unwrap(), b"precious");
     run(&["--listen", "/nowhere/engine.sock"]).failed(1, "no such file or directory");
     run(&["--listen", &at, "--cpus", "1000"]).failed(2, "1000");
     run(&["--listen", "-"]).failed(2, "stdin is no socket to listen at");

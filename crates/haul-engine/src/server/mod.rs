@@ -132,14 +132,19 @@ impl Server {
     /// Listens at a path. A socket that nobody listens at any more is replaced.
     ///
     /// # Errors
-    /// `AddrInUse` if another engine listens there; else of the system calls.
+    /// `AddrInUse` if another engine listens there, `AlreadyExists` if a file is there that is no
+    /// socket; else of the system calls.
     pub fn bind(path: &Path, options: Options) -> io::Result<Self> {
         let address = SocketAddrUnix::new(path)?;
         let listener = socket()?;
         if let Err(error) = rustix::net::bind(&listener, &address) {
-            let is_socket = std::fs::symlink_metadata(path)?.file_type().is_socket();
-            let is_left = is_socket && Packets::connect(path).is_err();
-            if error != rustix::io::Errno::ADDRINUSE || !is_left {
+            if error != rustix::io::Errno::ADDRINUSE {
+                return Err(error.into());
+            }
+            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+                return Err(io::ErrorKind::AlreadyExists.into());
+            }
+            if Packets::connect(path).is_ok() {
                 return Err(error.into());
             }
             std::fs::remove_file(path)?;
