@@ -971,9 +971,9 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 
 /*
  * From version 1.2 on: a reliable stream of bytes each way over UDT, for applications without
- * messages: of devices with HAUL_CAP_STREAM (soft-udt), at the rate that they were opened with. The
- * peer may be any program that speaks UDT4 with stream sockets. A thread of the library drives each
- * stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
+ * messages: of devices with HAUL_CAP_STREAM (soft-udt, engine-udt), at the rate that they were opened
+ * with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the library, or
+ * of the engine, drives each stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
  * there until it has arrived; what comes waits in another one, which is the window: each must hold
  * as much as rate x round trip. The bytes have UDP's checksum of 16 bits and no other: what has to
  * be whole needs a digest of the application's. Headers have a CRC32C between Longhaul ends. If the
@@ -984,7 +984,7 @@ typedef struct haul_stream haul_stream;
 typedef struct haul_stream_options {
   uint32_t size;
   uint32_t reserved;
-  uint64_t send_bytes;         /* taken and not arrived, at most: 1 MiB to 1 GiB. Memory is taken as it is used */
+  uint64_t send_bytes;         /* taken and not arrived, at most: 1 MiB to 1 GiB. Memory is taken as it is used, of an engine at once */
   uint64_t receive_bytes;      /* come and not received, at most: the same */
   uint64_t connect_timeout_ns; /* until the peer must have answered */
   uint64_t silence_timeout_ns; /* a peer from which nothing arrives for so long is lost; a live one sends every second */

@@ -3,11 +3,12 @@
 
     scripts/engines.py [--rounds N] [--mebibytes N] [--xio FOLDER] [--haul PROGRAM] [--out FILE]
 
-Two unmodified GridFTP servers move a file in memory over loopback at MTU 1500, in clear and with Longhaul's driver:
-by its own choice of processors, and with `engine-cpus=1` while all other threads of both servers are bound to processor 0
-(gridftp-offload-2014, section VI.B and figure 4, with a core in the place of its card). Processor time is counted by
-thread: `application` is Globus' threads and the client, `engine` those of the library. In the series "process" they are those
-of `haul engine run --cpus 1`, which all processes share.
+Two unmodified GridFTP servers move a file in memory over loopback at MTU 1500, in clear and encrypted, with Longhaul's
+driver: by its own choice of processors, and with `engine-cpus=1` while all other threads of both servers are bound to
+processor 0 (gridftp-offload-2014, section VI, figures 4, 6(b) and 8(b) and table 1, with a core in the place of its card).
+Processor time is counted by thread: `application` is Globus' threads and the client, `engine` those of the library. In the
+series "process" they are those of `haul engine run --cpus 1`, which all processes share. "Globus, no network" copies the
+file within one process of Globus: what the application does whatever carries its data.
 
 All series take turns. FILE (default: results/engines.txt) gets the medians and the bars. Run it as root on a quiet machine
 with two processors; it needs the driver (`make -C c xio`), Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
@@ -35,19 +36,27 @@ ROOT = trust.ROOT
 # Names of the library's threads that move data.
 ENGINES = ("haul-rnic-", "haul-read", "haul-write", "haul-stream", "haul-client")
 APPLICATION_CPU, ENGINE_CPU = "0", "1"
+SEALED = "protect=key:"
 # name: stack, whether engines have a processor of their own
 SERIES = {
+    "Globus, no network": (None, False),
     "Globus TCP": ("", False),
     "Debian's UDT driver": ("udt", False),
-    "udt": (f"haul:channel=udt;{trust.RING}", False),
-    "udt, engine": (f"haul:channel=udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
-    "iwarp-udt": (f"haul:channel=iwarp-udt;{trust.RING}", False),
-    "iwarp-udt, engine": (f"haul:channel=iwarp-udt;{trust.RING};engine-cpus={ENGINE_CPU}", True),
-    "iwarp-udt, process": (f"haul:channel=iwarp-udt;device=engine-udt;{trust.RING}", True),
-    "iwarp-tcp": (f"haul:channel=iwarp-tcp;{trust.RING}", False),
-    "iwarp-tcp, engine": (f"haul:channel=iwarp-tcp;{trust.RING};engine-cpus={ENGINE_CPU}", True),
-    "iwarp-tcp, process": (f"haul:channel=iwarp-tcp;device=engine-tcp;{trust.RING}", True),
+    "Globus TCP, encrypted": ("-dcpriv", False),
 }
+for name, channel, device, protect in (
+    ("udt", "udt", "engine-udt", ""),
+    ("iwarp-udt", "iwarp-udt", "engine-udt", ""),
+    ("iwarp-tcp", "iwarp-tcp", "engine-tcp", ""),
+    ("udt encrypted", "udt", "engine-udt", f";{SEALED}"),
+):
+    stack = f"haul:channel={channel};{trust.RING}"
+    SERIES |= {
+        name: (stack + protect, False),
+        f"{name}, engine": (f"{stack};engine-cpus={ENGINE_CPU}{protect}", True),
+        f"{name}, process": (f"{stack};device={device}{protect}", True),
+    }
+ENDS = ("sender", "receiver")
 
 
 class Threads(threading.Thread):
@@ -59,22 +68,26 @@ class Threads(threading.Thread):
 
     def run(self):
         while not self.over.wait(0.01):
-            for root in self.roots:
-                self.look(root)
+            for pid, end in self.roots:
+                self.look(pid, end)
 
-    def look(self, pid):
+    def look(self, pid, end):
         with contextlib.suppress(OSError, ValueError):
             for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
                 name, rest = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
-                fields = rest.split()
-                self.seen[task.name] = (name, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+                user, system = (int(ticks) / os.sysconf("SC_CLK_TCK") for ticks in rest.split()[11:13])
+                kind = "engine" if name.startswith(ENGINES) else end
+                self.seen[task.name] = (name, kind, user, system)
                 for child in (task / "children").read_text().split():
-                    self.look(int(child))
+                    self.look(int(child), end)
 
     def seconds(self):
-        """Of the application, of engines."""
-        engines = [cpu for name, cpu in self.seen.values() if name.startswith(ENGINES)]
-        return sum(cpu for _, cpu in self.seen.values()) - sum(engines), sum(engines)
+        """By end, or of engines: in user space, in the kernel."""
+        found = {kind: [0, 0] for kind in (*ENDS, "client", "engine")}
+        for _, kind, user, system in self.seen.values():
+            found[kind][0] += user
+            found[kind][1] += system
+        return found
 
 
 class Stage(trust.Stage):
@@ -98,7 +111,7 @@ class Stage(trust.Stage):
         log = open(self.folder / "servers.log", "ab")
         command = [*self.place("a"), self.programs["haul"], "engine", "run", "--listen", socket, "--cpus", ENGINE_CPU]
         self.servers.append(subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log))
-        self.threads.roots.append(self.servers[-1].pid)
+        self.threads.roots.append((self.servers[-1].pid, "engine"))
         self.environment |= {"HAUL_ENGINE_SOCKET": str(socket)}
         end = time.monotonic() + 20
         while not socket.exists():
@@ -109,7 +122,7 @@ class Stage(trust.Stage):
     def serve(self, host, port, *command, **variables):
         # The driver's threads choose their processor themselves, and may use all.
         super().serve(host, port, *command, **variables)
-        self.threads.roots.append(self.servers[-1].pid)
+        self.threads.roots.append((self.servers[-1].pid, ENDS[port - 2811]))
 
     def run(self, host, *command, **variables):
         self.threads.start()
@@ -124,20 +137,51 @@ class Stage(trust.Stage):
         """Binds each thread that is no engine to the application's processor, as soon as it is there."""
         bound = set()
         while self.is_bound and not self.threads.over.wait(0.005):
-            for thread, (name, _) in list(self.threads.seen.items()):
-                if thread not in bound and not name.startswith(ENGINES):
+            for thread, (_, kind, _, _) in list(self.threads.seen.items()):
+                if thread not in bound and kind != "engine":
                     with contextlib.suppress(OSError):
                         os.sched_setaffinity(int(thread), {int(APPLICATION_CPU)})
                     bound.add(thread)
 
 
 def measure(programs, stack, is_bound):
-    with tempfile.TemporaryDirectory(prefix="engines-") as folder:
-        with Stage(programs, pathlib.Path(folder), is_bound, "device=engine" in stack) as stage:
-            found = trust.gridftp(stage, {"mtu": 1500}, stack, False)
-            application, engine = stage.threads.seconds()
     gigabytes = programs["file"].stat().st_size / trust.GIGA
-    return {"gbps": found["gbps"], "application": application / gigabytes, "engine": engine / gigabytes}
+    if stack is None:
+        return measure_alone(programs["file"], gigabytes)
+    with tempfile.TemporaryDirectory(prefix="engines-") as folder:
+        private = stack == "-dcpriv"
+        with Stage(programs, pathlib.Path(folder), is_bound, "device=engine" in stack) as stage:
+            interrupts = soft_interrupts()
+            found = trust.gridftp(stage, {"mtu": 1500}, "" if private else stack, private)
+            interrupts = soft_interrupts() - interrupts
+            seconds = stage.threads.seconds()
+    application = [seconds[kind] for kind in (*ENDS, "client")]
+    return {
+        "gbps": found["gbps"],
+        "sender": sum(seconds["sender"]) / gigabytes,
+        "receiver": sum(seconds["receiver"]) / gigabytes,
+        "application": sum(map(sum, application)) / gigabytes,
+        "user": sum(user for user, _ in application) / gigabytes,
+        "engine": sum(seconds["engine"]) / gigabytes,
+        "interrupts": interrupts / gigabytes,
+    }
+
+
+def measure_alone(file, gigabytes):
+    """A copy by `globus-url-copy` itself, which reads and writes as the servers do."""
+    before, begun = os.times(), time.monotonic()
+    subprocess.run(["globus-url-copy", f"file://{file}", "file:///dev/null"], check=True, stdin=subprocess.DEVNULL)
+    took, after = time.monotonic() - begun, os.times()
+    user, system = after.children_user - before.children_user, after.children_system - before.children_system
+    application = (user + system) / gigabytes
+    return {"gbps": 8 * gigabytes / took, "sender": 0, "receiver": 0, "application": application,
+            "user": user / gigabytes, "engine": 0, "interrupts": 0}
+
+
+def soft_interrupts():
+    """Seconds that all processors spent in soft interrupts."""
+    fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
+    return int(fields[7]) / os.sysconf("SC_CLK_TCK")
 
 
 def main():
@@ -189,20 +233,24 @@ def report(runs, failures, options):
         f"`scripts/engines.py`, {datetime.date.today()}, commit {commit.stdout.strip()}",
         f"{os.cpu_count()} cores of {model}, Linux {platform.release()}; {options.mebibytes} MiB from memory to memory, loopback,"
         f" MTU 1500; medians of {options.rounds}.",
-        "CPU: seconds for 10^9 bytes, of both servers. Engine: the library's threads; bound to processor 1 in the rows so named,",
-        "where all other threads are bound to processor 0.",
+        "CPU: seconds for 10^9 bytes. Sender, receiver: Globus' threads of the two servers. Application: these and the client,",
+        "and the share of it that is user space; the rest is system calls. Engine: the library's threads; bound to processor 1",
+        "in the rows so named, where all other threads are bound to processor 0. Softirq: of the machine, in parts also counted",
+        "in the threads that it interrupted.",
         "",
-        f"{'':22} {'Gb/s':>6} {'application':>12} {'engine':>8} {'all':>8}  Gb/s of each run",
+        f"{'':24} {'Gb/s':>6} {'sender':>7} {'receiver':>8} {'application':>11} {'user':>5} {'engine':>7} {'all':>7} {'softirq':>7}"
+        "  Gb/s of each run",
     ]
     medians = {}
     for name, found in runs.items():
         if not found:
-            lines.append(f"{name:22} not run: {failures.get(name, '')[:120]}")
+            lines.append(f"{name:24} not run: {failures.get(name, '')[:120]}")
             continue
         one = medians[name] = {key: statistics.median(run[key] for run in found) for key in found[0]}
         each = " ".join(f"{run['gbps']:.2f}" for run in found)
         total = one["application"] + one["engine"]
-        lines.append(f"{name:22} {one['gbps']:6.2f} {one['application']:12.3f} {one['engine']:8.3f} {total:8.3f}  {each}")
+        lines.append(f"{name:24} {one['gbps']:6.2f} {one['sender']:7.3f} {one['receiver']:8.3f} {one['application']:11.3f}"
+                     f" {one['user'] / one['application']:5.0%} {one['engine']:7.3f} {total:7.3f} {one['interrupts']:7.3f}  {each}")
     lines += ["", f"{'bar':90} {'value':>6}  verdict"]
     missed = False
 
@@ -219,12 +267,16 @@ def report(runs, failures, options):
         return sum(medians[name][kind] for kind in kinds) if name in medians else None
 
     both = ("application", "engine")
-    offloaded = [name for name in SERIES if ", " in name]
+    offloaded = [name for name in SERIES if name.endswith((", engine", ", process"))]
     for own in offloaded:
         channel = own.partition(", ")[0]
         judge(f"{own}: application / all without engine CPUs, at most 0.4", cpu(own, "application"), cpu(channel, *both), 0.4)
         judge(f"{own}: all / all without engine CPUs, at most 1.25", cpu(own, *both), cpu(channel, *both), 1.25)
-    for own in ("udt, engine", "iwarp-udt, process"):
+    # Figure 6(b): at least 80 % less of the application's processors.
+    for own in ("udt encrypted, engine", "udt encrypted, process"):
+        judge(f"{own}: application / all of Globus TCP, encrypted, at most 0.2 (paper)", cpu(own, "application"),
+              cpu("Globus TCP, encrypted", *both), 0.2)
+    for own in ("udt, engine", "udt, process", "iwarp-udt, process"):
         judge(f"{own}: application / all of Debian's UDT driver, at most 0.1", cpu(own, "application"),
               cpu("Debian's UDT driver", *both), 0.1)
     return "\n".join(lines) + "\n", missed

@@ -496,9 +496,10 @@ fn device_info(device: &Device, attributes: &DeviceAttributes) -> haul_device_in
     }
 }
 
-/// Byte streams are UDT's, and need nothing of the device but what it stands for.
+/// Byte streams are UDT's.
 fn has_streams(device: &Device, attributes: &DeviceAttributes) -> bool {
-    device.provider() == haul_soft::rnic::PROVIDER && attributes.transport == Transport::IwarpUdt
+    let providers = [haul_soft::rnic::PROVIDER, haul_engine::PROVIDER];
+    providers.contains(&device.provider()) && attributes.transport == Transport::IwarpUdt
 }
 
 /// The bits of the header are those of the verbs.

@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use haul_soft::udt::stream::{Listener, Options, Ready, Received, Stream};
 use libc::{sockaddr, socklen_t};
@@ -28,10 +29,17 @@ pub struct haul_stream {
 /// A listener for byte streams.
 #[derive(Debug)]
 pub struct haul_stream_listener {
-    listener: Mutex<Listener>,
+    listener: Mutex<AnyListener>,
     address: SocketAddr,
     fd: RawFd,
     last: Arc<Last>,
+}
+
+/// Who drives its streams.
+#[derive(Debug)]
+enum AnyListener {
+    ThisProcess(Listener),
+    Engine(haul_engine::StreamListener),
 }
 
 handles!(haul_stream, haul_stream_listener);
@@ -96,10 +104,21 @@ pub unsafe extern "C" fn haul_stream_listen(
         let address = unsafe { address::read(address, address_len)? };
         // SAFETY: the caller's structure.
         let options = unsafe { self::options(context, options)? };
-        let listener = Listener::bind(address, options).map_err(Error::os("listening"))?;
+        let (address, fd, listener) = match haul_engine::streams(&context.context) {
+            None => {
+                let listener = Listener::bind(address, options).map_err(Error::os("listening"))?;
+                let (address, fd) = (listener.local_addr(), listener.as_fd().as_raw_fd());
+                (address, fd, AnyListener::ThisProcess(listener))
+            }
+            Some(streams) => {
+                let listener = streams.listen(address, &options)?;
+                let (address, fd) = (listener.local_addr(), listener.as_fd().as_raw_fd());
+                (address, fd, AnyListener::Engine(listener))
+            }
+        };
         Ok(haul_stream_listener {
-            address: listener.local_addr(),
-            fd: listener.as_fd().as_raw_fd(),
+            address,
+            fd,
             listener: Mutex::new(listener),
             last: Arc::clone(&context.last),
         })
@@ -140,7 +159,8 @@ pub extern "C" fn haul_stream_accept(
     listener: Option<&haul_stream_listener>,
     out: Option<&mut MaybeUninit<*mut haul_stream>>,
 ) -> c_int {
-    accept(listener, "haul_stream_accept", out, Listener::accept)
+    let now = Some(Duration::ZERO);
+    accept(listener, "haul_stream_accept", out, now)
 }
 
 /// See include/haul.h.
@@ -150,16 +170,15 @@ pub extern "C" fn haul_stream_accept_wait(
     timeout_ns: i64,
     out: Option<&mut MaybeUninit<*mut haul_stream>>,
 ) -> c_int {
-    accept(listener, "haul_stream_accept_wait", out, |listener| {
-        listener.wait(timeout(timeout_ns))
-    })
+    let timeout = timeout(timeout_ns);
+    accept(listener, "haul_stream_accept_wait", out, timeout)
 }
 
 fn accept(
     listener: Option<&haul_stream_listener>,
     what: &'static str,
     out: Option<&mut MaybeUninit<*mut haul_stream>>,
-    next: impl FnOnce(&mut Listener) -> std::io::Result<Option<Stream>>,
+    timeout: Option<Duration>,
 ) -> c_int {
     on(listener, what, |handle| {
         let out = out.ok_or(NULL_OUT)?.write(std::ptr::null_mut());
@@ -167,7 +186,13 @@ fn accept(
             .listener
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        let Some(stream) = next(&mut listener).map_err(Error::os("accepting"))? else {
+        let accepted = match &mut *listener {
+            AnyListener::ThisProcess(listener) => {
+                listener.wait(timeout).map_err(Error::os("accepting"))?
+            }
+            AnyListener::Engine(listener) => listener.wait(timeout)?,
+        };
+        let Some(stream) = accepted else {
             return Ok(0);
         };
         let last = Arc::clone(&handle.last);
@@ -191,7 +216,10 @@ pub unsafe extern "C" fn haul_stream_connect(
         // SAFETY: the caller's structure.
         let options = unsafe { self::options(context, options)? };
         Ok(haul_stream {
-            stream: Stream::connect(peer, &options).map_err(|error| Error::from(&error))?,
+            stream: match haul_engine::streams(&context.context) {
+                None => Stream::connect(peer, &options).map_err(|error| Error::from(&error))?,
+                Some(streams) => streams.connect(peer, &options)?,
+            },
             last: Arc::clone(&context.last),
         })
     })
@@ -225,8 +253,11 @@ pub unsafe extern "C" fn haul_stream_rendezvous(
             return Err(haul_verbs::Error::Unsupported("protection of a rendezvous").into());
         }
         Ok(haul_stream {
-            stream: Stream::rendezvous(local, peer, &options)
-                .map_err(|error| Error::from(&error))?,
+            stream: match haul_engine::streams(&context.context) {
+                None => Stream::rendezvous(local, peer, &options)
+                    .map_err(|error| Error::from(&error))?,
+                Some(streams) => streams.rendezvous(local, peer, &options)?,
+            },
             last: Arc::clone(&context.last),
         })
     })
@@ -336,7 +367,7 @@ pub unsafe extern "C" fn haul_stream_query(
         // Before what has come, which is not more when it is so.
         let ended = flag(stream.has_peer_ended(), HAUL_STREAM_PEER_ENDED);
         let [given_bytes, arrived_bytes, come_bytes, received_bytes] = stream.counts();
-        let stats = stream.stats();
+        let measured = stream.measured();
         let reason: [c_char; 256] = match stream.over() {
             Some(over) => c_text(&over.to_string()),
             None => [0; 256],
@@ -349,9 +380,9 @@ pub unsafe extern "C" fn haul_stream_query(
             arrived_bytes,
             come_bytes,
             received_bytes,
-            resent_bytes: stats.map_or(0, |stats| stats.sent.resent_bytes),
-            rtt_ns: stats.map_or(0, |stats| stats.rtt_ns),
-            rate_bps: stats.map_or(0, |stats| stats.control.pacing.bps()),
+            resent_bytes: measured.map_or(0, |measured| measured.resent_bytes),
+            rtt_ns: measured.map_or(0, |measured| measured.rtt_ns),
+            rate_bps: measured.map_or(0, |measured| measured.rate_bps),
             reason,
         };
         // SAFETY: the caller's structure.

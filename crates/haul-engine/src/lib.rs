@@ -29,5 +29,7 @@ mod server;
 mod shared;
 mod socket;
 
-pub use client::{PROVIDER, answers, default_path, protected, provider};
+pub use client::{
+    PROVIDER, StreamListener, Streams, answers, default_path, protected, provider, streams,
+};
 pub use server::{Counters, Options, Server, Stopper, Tell};

@@ -11,6 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use haul_soft::udt::stream;
 use haul_verbs::cm::{ConnParam, Established};
 use haul_verbs::{
     AsyncEvent, Blame, DatagramInit, DatagramStatistics, DeviceAttributes, DeviceCaps, Error,
@@ -20,11 +21,11 @@ use haul_verbs::{
 use minicbor::{Decode, Encode};
 
 /// Both ends must have the same: layouts of rings and messages.
-pub(crate) const ABI: u32 = 1;
+pub(crate) const ABI: u32 = 2;
 /// Bytes of the longest message.
 pub(crate) const MESSAGE_MAX: usize = 64 << 10;
 /// Descriptors of a message, at most.
-pub(crate) const DESCRIPTORS_MAX: usize = 2;
+pub(crate) const DESCRIPTORS_MAX: usize = 3;
 
 /// What a client asks for. Descriptors are named in the order in which they come.
 #[derive(Debug, Encode, Decode)]
@@ -179,6 +180,74 @@ pub(crate) enum Request {
     /// Ends an object. Nothing uses its memory any more when the reply is there.
     #[n(22)]
     Close(#[n(0)] u32),
+    /// A byte stream over UDT. With an address of its own the peer does the same (rendezvous).
+    #[n(23)]
+    ConnectStream {
+        #[n(0)]
+        local: Option<SocketAddr>,
+        #[n(1)]
+        peer: SocketAddr,
+        #[n(2)]
+        options: StreamOptions,
+    },
+    #[n(24)]
+    ListenForStreams {
+        #[n(0)]
+        address: SocketAddr,
+        #[n(1)]
+        options: StreamOptions,
+    },
+    /// Takes the next stream of a listener, for which a packet has come.
+    #[n(25)]
+    AcceptStream(#[n(0)] u32),
+}
+
+/// As [`stream::Options`], but for what the device determines.
+#[derive(Debug, Encode, Decode)]
+pub(crate) struct StreamOptions {
+    /// Of what is sent, and of what arrives.
+    #[n(0)]
+    ring_bytes: (u64, u64),
+    #[n(1)]
+    rate_bps: Option<u64>,
+    /// For connecting, and for a peer that is silent.
+    #[n(2)]
+    timeouts_ns: (u64, u64),
+    #[n(3)]
+    slot_memory_bytes: u64,
+}
+
+/// Of a ring of a stream.
+const STREAM_RING_BYTES: std::ops::RangeInclusive<u64> = 4 << 10..=1 << 30;
+
+impl StreamOptions {
+    pub(crate) fn of(options: &stream::Options) -> Self {
+        let config = &options.udt.config;
+        Self {
+            ring_bytes: (options.send_bytes as u64, options.receive_bytes as u64),
+            rate_bps: options.rate_bps,
+            timeouts_ns: (config.connect_timeout_ns, config.idle_timeout_ns),
+            slot_memory_bytes: config.slot_memory_bytes,
+        }
+    }
+
+    pub(crate) fn get(&self, device: &stream::Options) -> Option<stream::Options> {
+        let ring = |bytes: u64| {
+            let bytes = Some(bytes).filter(|bytes| STREAM_RING_BYTES.contains(bytes))?;
+            usize::try_from(bytes).ok()
+        };
+        let mut options = device.clone();
+        options.send_bytes = ring(self.ring_bytes.0)?;
+        options.receive_bytes = ring(self.ring_bytes.1)?;
+        options.rate_bps = self.rate_bps;
+        if self.rate_bps == Some(0) {
+            return None;
+        }
+        let config = &mut options.udt.config;
+        (config.connect_timeout_ns, config.idle_timeout_ns) = self.timeouts_ns;
+        config.slot_memory_bytes = ring(self.slot_memory_bytes)? as u64;
+        Some(options)
+    }
 }
 
 #[derive(Debug, Encode, Decode)]
@@ -411,6 +480,16 @@ pub(crate) enum Reply {
     Numbers(#[n(0)] Vec<u64>),
     #[n(10)]
     Records(#[n(0)] Vec<Record>),
+    /// A byte stream. With its memory, and what wakes who uses it and who waits.
+    #[n(11)]
+    Stream {
+        #[n(0)]
+        stream: u32,
+        #[n(1)]
+        peer: SocketAddr,
+        #[n(2)]
+        ring_bytes: (u64, u64),
+    },
 }
 
 /// An [`Error`] on its way.

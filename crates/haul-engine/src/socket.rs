@@ -17,48 +17,6 @@ use crate::message::{DESCRIPTORS_MAX, MESSAGE_MAX};
 #[derive(Debug)]
 pub(crate) struct Packets(OwnedFd);
 
-/// One end of a pair that wakes the other. Each end has an open file of its own, so that what the
-/// other process does to it does not change how this one waits.
-#[derive(Debug)]
-pub(crate) struct Waker(OwnedFd);
-
-impl Waker {
-    /// Both ends.
-    pub(crate) fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
-        let (near, far) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
-        Ok((Self(near), far))
-    }
-
-    pub(crate) fn new(fd: OwnedFd) -> Self {
-        Self(fd)
-    }
-
-    /// Makes the other end readable. If there is no room it is readable.
-    pub(crate) fn wake(&self) {
-        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-        let _ = rustix::net::send(&self.0, &[1], flags);
-    }
-
-    /// Takes what has come, so that this end is not readable until it is woken again.
-    pub(crate) fn clear(&self) {
-        let mut bytes = [0; 256];
-        // An end that is never empty is looked at again.
-        for _ in 0..16 {
-            match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT) {
-                Ok((count, _)) if count == bytes.len() => {}
-                _ => return,
-            }
-        }
-    }
-}
-
-impl AsFd for Waker {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
 /// A packet.
 #[derive(Debug)]
 pub(crate) struct Packet {

@@ -10,13 +10,17 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use haul_engine::{Options, Server};
+use haul_io::notify;
 use haul_soft::rnic;
+use haul_soft::udt::LinkError;
+use haul_soft::udt::stream::{self, Ready, Received, Stream};
 use haul_verbs::cm::{CmEvent, ConnParam, EventChannel};
 use haul_verbs::provider::Provider;
 use haul_verbs::{
@@ -30,6 +34,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SOON: Duration = Duration::from_secs(1);
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 const BYTES: usize = 64 << 10;
+/// Of `engine-udt`.
+const UDT: usize = 1;
 
 /// Tells this test's own program, started again, what to be.
 const ROLE: &str = "HAUL_TEST_ROLE";
@@ -132,6 +138,18 @@ fn role() {
                 );
             }
             println!("signals: none");
+        }
+        "stream" => {
+            let context = by_engine(&path).devices().unwrap()[UDT].open().unwrap();
+            let peer = std::env::var(PEER).unwrap().parse().unwrap();
+            let streams = haul_engine::streams(&context).unwrap();
+            let stream = streams.connect(peer, &stream::Options::default()).unwrap();
+            assert_eq!(stream.wait(Ready::OPEN, Some(PATIENCE)), Ready::OPEN);
+            println!("ready");
+            let bytes = vec![0; BYTES];
+            while stream.send(&bytes).is_ok() {
+                let _ = stream.wait(Ready::WRITABLE | Ready::OVER, Some(PATIENCE));
+            }
         }
         _ => {
             let end = end(&by_engine(&path), usize::from(role == "udt"));
@@ -304,6 +322,94 @@ fn the_applications_of_an_engine_that_is_killed_are_told_and_flushed() {
         }
         are_soon(times);
     }
+}
+
+fn accept_stream(
+    listener: &mut stream::Listener,
+    begin: impl FnOnce() -> Option<Stream>,
+) -> (Option<Stream>, Stream) {
+    let near = begin();
+    let far = listener.wait(Some(PATIENCE)).unwrap().unwrap();
+    assert_eq!(far.wait(Ready::OPEN, Some(PATIENCE)), Ready::OPEN);
+    (near, far)
+}
+
+#[test]
+fn the_peer_of_an_application_with_a_stream_that_is_killed_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("engine.sock");
+    let engine = start("engine", &socket, None);
+    let mut times = Vec::new();
+    for _ in 0..kills() {
+        let mut listener = stream::Listener::bind(LOOPBACK, stream::Options::default()).unwrap();
+        let peer = listener.local_addr();
+        let (child, far) = std::thread::scope(|scope| {
+            let child = scope.spawn(|| start("stream", &socket, Some(peer)));
+            let (_, far) = accept_stream(&mut listener, || None);
+            (child.join().unwrap(), far)
+        });
+        let mut room = vec![0; BYTES];
+        let readable = far.wait(Ready::READABLE, Some(PATIENCE));
+        assert_eq!(readable, Ready::READABLE);
+        let at = kill(child);
+        while far.recv(&mut room).is_ok() {
+            let _ = far.wait(Ready::READABLE, Some(PATIENCE));
+        }
+        times.push(at.elapsed());
+        let over = far.over().unwrap();
+        assert!(matches!(over, LinkError::PeerClosed), "{over}");
+    }
+    are_soon(times);
+    kill(engine);
+}
+
+#[test]
+fn the_streams_of_an_engine_that_is_killed_are_over() {
+    let mut times = Vec::new();
+    for _ in 0..kills() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("engine.sock");
+        let engine = start("engine", &socket, None);
+        let context = by_engine(&socket).devices().unwrap()[UDT].open().unwrap();
+        let streams = haul_engine::streams(&context).unwrap();
+        let mut listener = stream::Listener::bind(LOOPBACK, stream::Options::default()).unwrap();
+        let peer = listener.local_addr();
+        let (near, far) = accept_stream(&mut listener, || {
+            Some(streams.connect(peer, &stream::Options::default()).unwrap())
+        });
+        let near = near.unwrap();
+        far.send(b"octets").unwrap();
+        assert_eq!(near.wait(Ready::READABLE, Some(PATIENCE)), Ready::READABLE);
+        let waiting = streams
+            .listen(LOOPBACK, &stream::Options::default())
+            .unwrap();
+        assert!(near.poll(Ready::OVER).is_empty());
+        let at = std::thread::scope(|scope| {
+            let wait = || near.wait(Ready::SENT | Ready::OVER, Some(PATIENCE));
+            near.send(b"more").unwrap();
+            assert_eq!(wait(), Ready::SENT);
+            // Two wait for one stream, one for the next.
+            let sleepers = [(); 2].map(|()| scope.spawn(|| near.wait(Ready::OVER, Some(PATIENCE))));
+            let accepting = scope.spawn(|| waiting.wait(Some(PATIENCE)).map(drop));
+            std::thread::sleep(Duration::from_millis(20));
+            let at = kill(engine);
+            for sleeper in sleepers {
+                assert_eq!(sleeper.join().unwrap(), Ready::OVER);
+            }
+            accepting.join().unwrap().unwrap_err();
+            at
+        });
+        assert!(notify::wait_readable([near.as_fd()], Some(10_000_000_000)).unwrap());
+        assert_eq!(near.poll(Ready::OVER), Ready::OVER);
+        times.push(at.elapsed());
+        // What had come before is still there.
+        let mut room = [0; 10];
+        assert_eq!(near.recv(&mut room).unwrap(), Received::Bytes(6));
+        let over = near.recv(&mut room).unwrap_err().to_string();
+        assert_eq!(over, "the engine has ended");
+        near.send(b"octets").unwrap_err();
+    }
+    are_soon(times);
 }
 
 #[test]

@@ -1,10 +1,12 @@
-//! A file descriptor that one thread makes readable for another, and waiting for a few descriptors.
+//! File descriptors that one thread or process makes readable for another, and waiting for a few
+//! descriptors.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 /// What a writable pipe takes without blocking (`PIPE_BUF` of Linux), bytes.
 pub const PIPE_BUF: usize = 4096;
@@ -34,6 +36,53 @@ impl Signal {
 }
 
 impl AsFd for Signal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// One end of a pair that wakes the other, for two processes. Each end has an open file of its own,
+/// so that what the other process does to it does not change how this one waits.
+#[derive(Debug)]
+pub struct Doorbell(OwnedFd);
+
+impl Doorbell {
+    /// Makes both ends.
+    ///
+    /// # Errors
+    /// Of `socketpair(2)`: out of file descriptors or memory.
+    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+        let (kind, flags) = (SocketType::STREAM, SocketFlags::CLOEXEC);
+        let (near, far) = rustix::net::socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        Ok((Self(near), far))
+    }
+
+    /// The far end, as it came from the process that made the pair.
+    #[must_use]
+    pub fn new(far: OwnedFd) -> Self {
+        Self(far)
+    }
+
+    /// Makes the other end readable. If there is no room it is readable.
+    pub fn ring(&self) {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let _ = rustix::net::send(&self.0, &[1], flags);
+    }
+
+    /// Takes what has come, so that this end is not readable until the other one rings again.
+    pub fn clear(&self) {
+        let mut bytes = [0; 256];
+        // An end that is never empty is looked at again.
+        for _ in 0..16 {
+            match rustix::net::recv(&self.0, &mut bytes[..], RecvFlags::DONTWAIT) {
+                Ok((count, _)) if count == bytes.len() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl AsFd for Doorbell {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

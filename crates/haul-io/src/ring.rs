@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::slice;
 use std::sync::Arc;
@@ -27,8 +28,35 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 /// Of `memfd_create(2)` and `mmap(2)`: out of memory, address space or file descriptors.
 /// `InvalidInput` when twice the capacity overflows.
 pub fn mirror_ring(capacity_bytes: usize) -> io::Result<(Producer, Consumer)> {
+    let capacity = capacity_bytes
+        .max(1)
+        .checked_next_multiple_of(rustix::param::page_size())
+        .ok_or(io::ErrorKind::InvalidInput)?;
+    let object = memfd_create(c"ring", MemfdFlags::CLOEXEC)?;
+    ftruncate(&object, capacity as u64)?;
+    mirror_ring_at(object.as_fd(), 0, capacity)
+}
+
+/// Bytes of a page, of which [`mirror_ring_at`] takes whole ones.
+#[must_use]
+pub fn page_bytes() -> usize {
+    rustix::param::page_size()
+}
+
+/// Creates a ring in the `capacity_bytes` of a memory object at `offset`, whole pages that must stay
+/// there. Its cursors are this process's: where another process maps the same bytes, the two tell
+/// each other how far they are, and each moves both ends of its own ring. A process that breaks its
+/// word changes bytes under the other, which must decide nothing by them.
+///
+/// # Errors
+/// `InvalidInput` for what is not whole pages or overflows; else that of `mmap(2)`.
+pub fn mirror_ring_at(
+    object: BorrowedFd<'_>,
+    offset: u64,
+    capacity_bytes: usize,
+) -> io::Result<(Producer, Consumer)> {
     let shared = Arc::new(Shared {
-        memory: Mirror::new(capacity_bytes)?,
+        memory: Mirror::new(object, offset, capacity_bytes)?,
         committed: Line(AtomicU64::new(0)),
         released: Line(AtomicU64::new(0)),
         ending: AtomicU8::new(OPEN),
@@ -260,14 +288,13 @@ unsafe impl Send for Mirror {}
 unsafe impl Sync for Mirror {}
 
 impl Mirror {
-    fn new(capacity_bytes: usize) -> io::Result<Self> {
-        let capacity = capacity_bytes
-            .max(1)
-            .checked_next_multiple_of(rustix::param::page_size())
+    fn new(object: BorrowedFd<'_>, offset: u64, capacity: usize) -> io::Result<Self> {
+        let page = rustix::param::page_size();
+        let whole = capacity > 0 && capacity.is_multiple_of(page);
+        let twice = capacity
+            .checked_mul(2)
+            .filter(|_| whole && offset.is_multiple_of(page as u64))
             .ok_or(io::ErrorKind::InvalidInput)?;
-        let twice = capacity.checked_mul(2).ok_or(io::ErrorKind::InvalidInput)?;
-        let object = memfd_create(c"ring", MemfdFlags::CLOEXEC)?;
-        ftruncate(&object, capacity as u64)?;
         // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
         let base = unsafe {
             mmap_anonymous(
@@ -287,7 +314,16 @@ impl Mirror {
             let place = unsafe { base.add(half) };
             // SAFETY: it replaces `capacity` bytes of our own reservation, to which no reference
             // exists yet.
-            unsafe { mmap(place.as_ptr().cast(), capacity, access, flags, &object, 0) }?;
+            unsafe {
+                mmap(
+                    place.as_ptr().cast(),
+                    capacity,
+                    access,
+                    flags,
+                    object,
+                    offset,
+                )
+            }?;
         }
         Ok(mirror)
     }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use crate::odd::rounds;
 use crate::support::{
     Disk, Ended, MIB, Place, Server, haul, limited, make_file, read_file, start_as, start_limited,
-    text, wait_until,
+    text, wait_until, wait_within,
 };
 
 #[test]
@@ -323,9 +323,11 @@ fn sessions_that_are_refused_leave_nothing_behind() {
         send();
     }
     // A session lingers for two seconds; what it waited for would be waited for ten.
-    std::thread::sleep(Duration::from_secs(3));
-    assert!(server.threads() <= threads, "threads are left");
-    assert!(server.open_files() <= files, "descriptors are left");
+    wait_within(
+        Duration::from_secs(8),
+        "threads and descriptors to go",
+        || server.threads() <= threads && server.open_files() <= files,
+    );
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use haul_io::notify::Signal;
+use haul_io::notify::{Doorbell, Signal};
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::provider::{CompletionChannelOps, CqOps};
@@ -21,7 +21,6 @@ use crate::lock::lock;
 use crate::message::{Reply, Request};
 use crate::ring::{Consumer, Place};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM, queue_bytes};
-use crate::socket::Waker;
 
 /// Looks at an empty queue after which one asks whether the engine lives.
 const LOOKS: u32 = 256;
@@ -33,7 +32,7 @@ pub(super) struct Cq {
     token: u64,
     channel: Option<Arc<CompletionChannel>>,
     /// Readable while the engine has woken a thread that sleeps here.
-    wake: Waker,
+    wake: Doorbell,
     /// Set by a thread that leaves something for others that sleep here.
     left: Signal,
     inner: Mutex<Inner>,
@@ -82,7 +81,7 @@ impl Cq {
             number,
             token,
             channel,
-            wake: Waker::new(wake),
+            wake: Doorbell::new(wake),
             left: Signal::new().map_err(Error::os("eventfd"))?,
             inner: Mutex::new(Inner {
                 ring: Consumer::new(place),

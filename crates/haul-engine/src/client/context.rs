@@ -22,7 +22,7 @@ use crate::socket::Packets;
 
 #[derive(Debug)]
 pub(super) struct Context {
-    core: Arc<Core>,
+    pub(super) core: Arc<Core>,
     events: Packets,
     has_told: AtomicBool,
 }

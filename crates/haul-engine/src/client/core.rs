@@ -47,4 +47,10 @@ macro_rules! as_any {
     };
 }
 
-as_any!(CompletionChannelOps, CqOps, EventChannelOps, SrqOps);
+as_any!(
+    CompletionChannelOps,
+    ContextOps,
+    CqOps,
+    EventChannelOps,
+    SrqOps
+);

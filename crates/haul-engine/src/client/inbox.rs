@@ -1,6 +1,6 @@
 //! Sockets that events come over from an engine.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,11 +36,16 @@ impl Inbox {
         let (Reply::Object(number), Some(socket)) = (reply, descriptors.into_iter().next()) else {
             return Err(UNEXPECTED);
         };
-        Ok(Self {
+        Ok(Self::new(link, number, socket))
+    }
+
+    /// What the engine has given for an object.
+    pub(super) fn new(link: &Arc<Link>, number: u32, socket: OwnedFd) -> Self {
+        Self {
             link: Arc::clone(link),
             number,
             socket: Packets::new(socket),
-        })
+        }
     }
 
     /// Its number at the engine.

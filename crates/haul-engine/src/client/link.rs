@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
+use haul_io::notify::Doorbell;
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_verbs::{DeviceAttributes, Error, Result, Transport, WorkCompletion};
@@ -16,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use crate::lock::lock;
 use crate::message::{ABI, Failed, Reply, Request, TRANSPORTS, position};
-use crate::socket::{Packets, Waker};
+use crate::socket::Packets;
 
 #[derive(Debug)]
 pub(super) struct Link {
@@ -25,7 +26,7 @@ pub(super) struct Link {
     turn: Mutex<()>,
     /// Its first word is not zero while the engine sleeps.
     sleeping: SharedMemory,
-    doorbell: Waker,
+    doorbell: Doorbell,
     is_dead: AtomicBool,
     /// By their numbers of completions.
     qps: Mutex<HashMap<u32, Weak<dyn OpenQp>>>,
@@ -93,7 +94,7 @@ impl Link {
             control,
             turn: Mutex::new(()),
             sleeping,
-            doorbell: Waker::new(doorbell),
+            doorbell: Doorbell::new(doorbell),
             is_dead: AtomicBool::new(false),
             qps: Mutex::default(),
             queues: Mutex::default(),
@@ -149,7 +150,7 @@ impl Link {
     /// Wakes the engine if it sleeps, after something was published.
     pub(super) fn ring(&self) {
         if SleepWord(&self.sleeping.words()[0]).is_set() {
-            self.doorbell.wake();
+            self.doorbell.ring();
         }
     }
 
@@ -212,7 +213,7 @@ impl Link {
 }
 
 /// A reply, and the descriptors that belong to it.
-type Answer = (Reply, Vec<OwnedFd>);
+pub(super) type Answer = (Reply, Vec<OwnedFd>);
 
 /// Sends a request, and returns its answer; an error is one of the connection.
 fn exchange(

@@ -9,6 +9,7 @@ mod inbox;
 mod link;
 mod memory;
 mod queue;
+mod stream;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use haul_verbs::{Device, DeviceAttributes, DeviceCaps, Error, Result, Transport}
 use crate::message::TRANSPORTS;
 use context::Context;
 use link::Link;
+pub use stream::{StreamListener, Streams, streams};
 
 /// Name of the provider.
 pub const PROVIDER: &str = "engine";

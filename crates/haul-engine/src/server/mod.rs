@@ -5,6 +5,7 @@ mod limits;
 mod objects;
 mod requests;
 mod session;
+mod streams;
 #[cfg(test)]
 #[expect(
     clippy::disallowed_methods,

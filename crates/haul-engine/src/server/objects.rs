@@ -7,8 +7,10 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
+use haul_io::notify::Doorbell;
 use haul_io::wake::SleepWord;
 use haul_soft::rnic::ReceiveSource;
+use haul_soft::udt::stream::{self, Served};
 use haul_verbs::cm::{ConnectRequest, EventChannel, Listener};
 use haul_verbs::{
     Cq, Data, Error, Mr, Pd, PostError, Qp, RecvWr, SendWr, Srq, WcStatus, WorkCompletion,
@@ -20,7 +22,7 @@ use crate::entry;
 use crate::lock::lock;
 use crate::ring::{Broken, Consumer, Place, Producer};
 use crate::shared::{ANY, ARMED, OVERFLOWED, SLEEPERS, SOLICITED, WANTS_ROOM};
-use crate::socket::{Packets, Waker};
+use crate::socket::Packets;
 
 /// Requests that are posted together, and completions that are polled together.
 pub(super) const BATCH: usize = 64;
@@ -39,12 +41,54 @@ pub(super) enum Object {
     Mr(#[expect(dead_code, reason = "held for its drop")] Mr),
     Listener { _listener: Listener },
     Request(Box<ConnectRequest>),
+    Stream(Box<Served>),
+    StreamListener(Box<SharedListener>),
+}
+
+impl Object {
+    /// Where its events go.
+    pub(super) fn outbox(&self) -> Option<&Outbox> {
+        match self {
+            Self::EventChannel { to, .. } | Self::CompletionChannel(to) => Some(to),
+            Self::StreamListener(from) => Some(&from.to),
+            _ => None,
+        }
+    }
+
+    pub(super) fn outbox_mut(&mut self) -> Option<&mut Outbox> {
+        match self {
+            Self::EventChannel { to, .. } | Self::CompletionChannel(to) => Some(to),
+            Self::StreamListener(from) => Some(&mut from.to),
+            _ => None,
+        }
+    }
+}
+
+/// A listener for byte streams.
+pub(super) struct SharedListener {
+    pub(super) listener: stream::Listener<Served>,
+    /// Bytes that each of its streams takes.
+    pub(super) bytes: usize,
+    /// Streams that the client has not taken.
+    pub(super) waiting: VecDeque<u32>,
+    /// Gets a packet for each.
+    pub(super) to: Outbox,
+}
+
+/// Streams that wait for a client to take them, of each listener.
+const STREAMS_WAITING_MAX: usize = 64;
+
+impl SharedListener {
+    /// Whether to look for more.
+    pub(super) fn has_room(&self) -> bool {
+        self.waiting.len() < STREAMS_WAITING_MAX
+    }
 }
 
 pub(super) struct SharedCq {
     pub(super) cq: Cq,
     pub(super) ring: Producer,
-    pub(super) wake: Waker,
+    pub(super) wake: Doorbell,
     pub(super) channel: Option<u32>,
     pub(super) token: u64,
     /// Of requests that could not be posted.
@@ -210,7 +254,7 @@ impl SharedCq {
                         .place()
                         .mark(OVERFLOWED)
                         .store(1, Ordering::Release);
-                    self.wake.wake();
+                    self.wake.ring();
                 }
             }
         }
@@ -235,7 +279,7 @@ impl SharedCq {
         }
         let mark = |word| self.ring.place().mark(word);
         if SleepWord(mark(SLEEPERS)).is_set() {
-            self.wake.wake();
+            self.wake.ring();
         }
         let is_wanted = match mark(ARMED).load(Ordering::Relaxed) {
             ANY => true,

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
+use haul_io::notify::Doorbell;
 use haul_slab::{AccessFlags, Region, SharedMemory};
 use haul_soft::rnic;
 use haul_verbs::cm::{ConnectRequest, EventChannel};
@@ -16,10 +17,9 @@ use crate::entry;
 use crate::message::{self, CreateQp, QP_TYPES, Record, Reply, Request, STATES, Why, at, position};
 use crate::ring::{Consumer, Place, Producer};
 use crate::shared::{QpRings, queue_bytes};
-use crate::socket::Waker;
 
 /// What an answer to a request can be.
-type Answer = Result<(Reply, Vec<OwnedFd>), Error>;
+pub(super) type Answer = Result<(Reply, Vec<OwnedFd>), Error>;
 
 impl Session {
     pub(super) fn execute(&mut self, request: Request, descriptors: Vec<OwnedFd>) -> Answer {
@@ -33,6 +33,15 @@ impl Session {
             | Request::Register { .. }
             | Request::CreateSrq { .. }
             | Request::Listen { .. } => self.make(request, descriptors),
+            Request::ConnectStream {
+                local,
+                peer,
+                options,
+            } => self.connect_stream(local, peer, &options),
+            Request::ListenForStreams { address, options } => {
+                self.listen_for_streams(address, &options)
+            }
+            Request::AcceptStream(listener) => self.accept_stream(listener),
             other => Ok((self.use_object(other, descriptors)?, Vec::new())),
         }
     }
@@ -210,7 +219,13 @@ impl Session {
                 Reply::Numbers(message::of_datagram_statistics(&statistics))
             }
             Request::Close(number) => {
-                drop(self.remove(number).ok_or(INVALID)?);
+                let object = self.remove(number).ok_or(INVALID)?;
+                if let Object::StreamListener(from) = &object {
+                    for stream in &from.waiting {
+                        drop(self.remove(*stream));
+                    }
+                }
+                drop(object);
                 self.queues.retain(|queue| *queue != number);
                 self.posters.retain(|poster| *poster != number);
                 Reply::Done
@@ -235,7 +250,7 @@ impl Session {
             return Err(INVALID);
         }
         let place = Place::new(memory, 0, entries, entry::COMPLETION).ok_or(INVALID)?;
-        let (wake, far) = Waker::pair().map_err(SYSTEM)?;
+        let (wake, far) = Doorbell::pair().map_err(SYSTEM)?;
         let cq = self.context.create_cq(entries, Some(&self.bell), token)?;
         let cq = Object::Cq(Box::new(SharedCq {
             cq,
@@ -317,7 +332,7 @@ impl Session {
     }
 
     /// Adds an object that keeps memory mapped.
-    fn add_charged(&mut self, object: Object, bytes: usize) -> Result<u32, Error> {
+    pub(super) fn add_charged(&mut self, object: Object, bytes: usize) -> Result<u32, Error> {
         let number = self.add(object)?;
         self.charges.insert(number, bytes as u64);
         self.mapped += bytes as u64;
@@ -332,7 +347,7 @@ impl Session {
         SharedMemory::adopt(&fd.ok_or(INVALID)?, most).map_err(ADOPTING)
     }
 
-    fn check_memory(&self, bytes: usize) -> Result<(), Error> {
+    pub(super) fn check_memory(&self, bytes: usize) -> Result<(), Error> {
         let left = self.limits.memory.saturating_sub(self.mapped);
         if bytes as u64 > left {
             return Err(Error::Exhausted("memory of a client"));

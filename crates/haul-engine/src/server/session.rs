@@ -13,9 +13,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use haul_control::protect::Protection;
+use haul_io::notify::Doorbell;
 use haul_io::wake::SleepWord;
 use haul_slab::SharedMemory;
 use haul_soft::rnic;
+use haul_soft::udt::stream;
 use haul_verbs::cm::CmEvent;
 use haul_verbs::{CompletionChannel, Context, Error, Notify};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,7 +28,7 @@ use super::end::{ADOPTING, End, INVALID};
 use super::limits::{Counters, Limits};
 use super::objects::{BATCH, Object, Outbox, take_sends};
 use crate::message::{ABI, Async, Attributes, Event, Failed, Reply, Request, TRANSPORTS, Why, at};
-use crate::socket::{Packet, Packets, Waker};
+use crate::socket::{Packet, Packets};
 
 /// Entries that a batch takes at least, if there are as many.
 const BATCH_ENTRIES: u32 = 64;
@@ -49,10 +51,12 @@ pub(super) struct Session {
     pub(super) posters: Vec<u32>,
     pub(super) asynchronous: Outbox,
     pub(super) sleeping: SharedMemory,
-    pub(super) doorbell: Waker,
+    pub(super) doorbell: Doorbell,
     /// Where the completion queues of this session report while the thread sleeps.
     pub(super) bell: CompletionChannel,
     pub(super) context: Context,
+    /// What byte streams have of the device.
+    pub(super) streams: stream::Options,
     pub(super) control: Packets,
     pub(super) limits: Limits,
     pub(super) counters: Arc<Counters>,
@@ -84,8 +88,11 @@ impl Session {
         else {
             return Err(End::Refused("its first message does not open a device"));
         };
-        let opened = protection(protect, limits)
-            .and_then(|protect| open(abi, transport, protect, options, first));
+        let mut device = options.clone();
+        let opened = protection(protect, limits).and_then(|protect| {
+            device.protect = protect;
+            open(abi, transport, &device, first)
+        });
         let (context, bell, sleeping) = match opened {
             Ok(opened) => opened,
             Err(error) => {
@@ -93,8 +100,10 @@ impl Session {
                 return Err(End::Gone);
             }
         };
+        let mut streams = stream::Options::default();
+        (streams.engine_cpus, streams.protect) = (device.engine_cpus, device.protect);
         let (asynchronous, far) = Outbox::new()?;
-        let (doorbell, far_doorbell) = Waker::pair()?;
+        let (doorbell, far_doorbell) = Doorbell::pair()?;
         let attributes = context.attributes().map_err(other)?;
         let opened = Reply::Opened(Box::new(Attributes::of(&attributes)));
         reply(&control, &opened, &[far.as_fd(), far_doorbell.as_fd()])?;
@@ -110,6 +119,7 @@ impl Session {
             doorbell,
             bell,
             context,
+            streams,
             control,
             limits,
             counters: Arc::clone(counters),
@@ -175,6 +185,7 @@ impl Session {
         }
         for number in &ready.channels {
             self.forward_events(*number)?;
+            self.take_streams(*number)?;
         }
         if ready.control {
             self.answer()?;
@@ -195,14 +206,17 @@ impl Session {
         ];
         let mut channels = Vec::new();
         for (number, object) in &self.objects {
-            if let Object::EventChannel { channel, .. } = object {
-                channels.push(*number);
-                fds.push(PollFd::from_borrowed_fd(channel.fd(), PollFlags::IN));
-            }
+            let fd = match object {
+                Object::EventChannel { channel, .. } => channel.fd(),
+                Object::StreamListener(from) if from.has_room() => from.listener.as_fd(),
+                _ => continue,
+            };
+            channels.push(*number);
+            fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
         }
         let first_of_room = fds.len();
         for object in self.objects.values() {
-            if let Object::EventChannel { to, .. } | Object::CompletionChannel(to) = object
+            if let Some(to) = object.outbox()
                 && !to.waiting.is_empty()
             {
                 fds.push(PollFd::new(&to.socket, PollFlags::OUT));
@@ -230,7 +244,7 @@ impl Session {
     fn flush(&mut self) {
         self.asynchronous.flush();
         for object in self.objects.values_mut() {
-            if let Object::EventChannel { to, .. } | Object::CompletionChannel(to) = object {
+            if let Some(to) = object.outbox_mut() {
                 to.flush();
             }
         }
@@ -381,6 +395,34 @@ impl Session {
         }
     }
 
+    /// Takes streams that have come to a listener.
+    fn take_streams(&mut self, number: u32) -> Result<(), End> {
+        loop {
+            let Some(Object::StreamListener(from)) = self.objects.get_mut(&number) else {
+                return Ok(());
+            };
+            if !from.has_room() {
+                return Ok(());
+            }
+            // What fails is one connection; the next one may not.
+            let Ok(Some(stream)) = from.listener.accept() else {
+                return Ok(());
+            };
+            let bytes = from.bytes;
+            // A client without room for it has no room for connections.
+            if self.check_memory(bytes).is_err() {
+                continue;
+            }
+            let Ok(stream) = self.add_charged(Object::Stream(Box::new(stream)), bytes) else {
+                continue;
+            };
+            if let Some(Object::StreamListener(from)) = self.objects.get_mut(&number) {
+                from.waiting.push_back(stream);
+                from.to.push(vec![1])?;
+            }
+        }
+    }
+
     /// Answers what has come over the control socket.
     fn answer(&mut self) -> Result<(), End> {
         let packet = match self.control.receive(RecvFlags::DONTWAIT) {
@@ -434,7 +476,10 @@ pub(super) fn refuse(control: &Packets, why: &Error) -> End {
 }
 
 /// Reads the keys that a client names, with its rights.
-fn protection(text: Option<String>, limits: Limits) -> Result<Option<Protection>, Error> {
+fn protection(
+    text: Option<String>,
+    limits: Limits,
+) -> Result<Option<Arc<dyn rnic::Protect>>, Error> {
     let Some(text) = text else { return Ok(None) };
     if !limits.has_rights {
         return Err(Error::Unsupported(
@@ -445,13 +490,12 @@ fn protection(text: Option<String>, limits: Limits) -> Result<Option<Protection>
         what: "protect",
         source: io::Error::other(fault.text),
     })?;
-    Ok(Some(parsed))
+    Ok(Some(Arc::new(parsed)))
 }
 
 fn open(
     abi: u32,
     transport: u8,
-    protect: Option<Protection>,
     options: &rnic::Options,
     packet: Packet,
 ) -> Result<(Context, CompletionChannel, SharedMemory), Error> {
@@ -465,9 +509,7 @@ fn open(
     let transport = at(&TRANSPORTS, transport.into()).ok_or(INVALID)?;
     let memory = packet.descriptors.into_iter().next().ok_or(INVALID)?;
     let memory = SharedMemory::adopt(&memory, rustix::param::page_size()).map_err(ADOPTING)?;
-    let mut options = options.clone();
-    options.protect = protect.map(|protect| Arc::new(protect) as _);
-    let devices = rnic::provider(options).devices()?;
+    let devices = rnic::provider(options.clone()).devices()?;
     let device = devices
         .iter()
         .find(|device| {

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use haul_slab::SharedMemory;
+use haul_soft::udt::stream;
 use haul_verbs::cm::{CmEvent, ConnParam};
 use haul_verbs::{
     AccessFlags, Context, Cq, DatagramInit, Mr, Qp, QpCapacity, QpInit, SendOp, SendWr, WcStatus,
@@ -18,6 +19,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::*;
 use crate::message::{
     ABI, Allowed, Capacity, CreateQp, Datagram, MESSAGE_MAX, Parameters, Reply, Request,
+    StreamOptions,
 };
 use crate::shared::QpRings;
 
@@ -128,7 +130,7 @@ impl Dice {
         };
         let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
         let qp = self.number();
-        match self.below(24) {
+        match self.below(27) {
             0 => Request::Open {
                 abi: ABI,
                 transport: 0,
@@ -215,8 +217,33 @@ impl Dice {
                 qp,
                 rkey: self.number(),
             },
+            24 => Request::ConnectStream {
+                local: (self.below(4) == 0).then(|| self.address()),
+                peer: self.address(),
+                options: self.stream_options(),
+            },
+            25 => Request::ListenForStreams {
+                address: self.address(),
+                options: self.stream_options(),
+            },
+            26 => Request::AcceptStream(self.number()),
             _ => Request::Close(self.number()),
         }
+    }
+
+    fn stream_options(&mut self) -> StreamOptions {
+        let mut options = stream::Options::default();
+        let mut bytes = || match self.below(4) {
+            0 => usize::try_from(self.next() >> self.below(64)).unwrap(),
+            _ => 1 << 20,
+        };
+        (options.send_bytes, options.receive_bytes) = (bytes(), bytes());
+        if self.below(4) == 0 {
+            options.rate_bps = Some(self.next() >> self.below(64));
+            options.udt.config.connect_timeout_ns = self.next() >> self.below(64);
+            options.udt.config.idle_timeout_ns = self.next() >> self.below(64);
+        }
+        StreamOptions::of(&options)
     }
 
     /// Memory of many kinds, and what is none.
@@ -247,6 +274,8 @@ struct Hostile {
     control: Packets,
     memories: Vec<SharedMemory>,
     doorbell: Option<OwnedFd>,
+    /// Of streams.
+    bells: Vec<OwnedFd>,
 }
 
 impl Hostile {
@@ -266,6 +295,7 @@ impl Hostile {
             control,
             memories: vec![page],
             doorbell: opened.descriptors.into_iter().nth(1),
+            bells: Vec::new(),
         }
     }
 
@@ -297,17 +327,48 @@ impl Hostile {
             rate_limit: None,
             datagram: Datagram::of(&DatagramInit::default()),
         }));
-        self.ask(&qp, true)
+        self.ask(&qp, true)?;
+        // A stream between itself and itself.
+        let mut options = stream::Options::default();
+        (options.send_bytes, options.receive_bytes) = (1 << 20, 1 << 20);
+        let options = || StreamOptions::of(&options);
+        let listen = Request::ListenForStreams {
+            address: SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0),
+            options: options(),
+        };
+        let Reply::Listener { listener, address } = self.ask(&listen, false)? else {
+            panic!("no listener");
+        };
+        let connect = Request::ConnectStream {
+            local: None,
+            peer: address,
+            options: options(),
+        };
+        self.ask(&connect, false)?;
+        for _ in 0..100 {
+            match self.ask(&Request::AcceptStream(listener), false)? {
+                Reply::Done => std::thread::sleep(Duration::from_millis(1)),
+                _ => break,
+            }
+        }
+        Some(())
     }
 
-    fn ask(&mut self, request: &Request, with_memory: bool) -> Option<()> {
+    fn ask(&mut self, request: &Request, with_memory: bool) -> Option<Reply> {
         let last = self.memories.last().filter(|_| with_memory);
         let fds: Vec<_> = last.iter().filter_map(|memory| memory.fd()).collect();
         self.control.put(request, &fds, SendFlags::empty()).ok()?;
-        let reply = self.control.receive(RecvFlags::empty()).ok()??;
-        let reply: Reply = reply.message().ok()?;
+        let packet = self.control.receive(RecvFlags::empty()).ok()??;
+        let reply: Reply = packet.message().ok()?;
         assert!(!matches!(reply, Reply::Failed(_)), "{reply:?}");
-        Some(())
+        if let Reply::Stream { .. } = reply {
+            let mut given = packet.descriptors.into_iter();
+            let memory = given.next().unwrap();
+            self.memories
+                .push(SharedMemory::adopt(&memory, usize::MAX).unwrap());
+            self.bells.extend(given);
+        }
+        Some(reply)
     }
 
     /// One step; whether the session goes on.
@@ -319,7 +380,7 @@ impl Hostile {
                 let words = self.memories[which].words();
                 for _ in 0..dice.below(40) {
                     let at = match dice.below(3) {
-                        0 => [0, 8, 16, 17, 18, 19][usize::try_from(dice.below(6)).unwrap()],
+                        0 => [0, 1, 2, 8, 16, 17, 18, 19][usize::try_from(dice.below(8)).unwrap()],
                         _ => usize::try_from(dice.below(words.len() as u64)).unwrap(),
                     };
                     let value = match dice.below(3) {
@@ -345,8 +406,8 @@ impl Hostile {
     }
 
     fn ring(&self) {
-        if let Some(doorbell) = &self.doorbell {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        for doorbell in self.doorbell.iter().chain(&self.bells) {
             let _ = rustix::net::send(doorbell, &[1; 8], flags);
         }
     }

@@ -9,6 +9,10 @@ use haul_verbs::provider::Provider;
 
 /// Devices of an engine that all tests of this process share. It has options of its own.
 pub(crate) fn provider(options: rnic::Options) -> Arc<dyn Provider> {
+    haul_engine::provider(path(), options)
+}
+
+pub(crate) fn path() -> PathBuf {
     static PATH: LazyLock<PathBuf> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap().keep();
         let path = folder.join("engine.sock");
@@ -16,5 +20,5 @@ pub(crate) fn provider(options: rnic::Options) -> Arc<dyn Provider> {
         std::thread::spawn(move || server.run(&(Arc::new(|text: &str| eprintln!("{text}")) as _)));
         path
     });
-    haul_engine::provider(PATH.clone(), options)
+    PATH.clone()
 }

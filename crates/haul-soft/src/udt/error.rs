@@ -37,4 +37,7 @@ pub enum LinkError {
     /// The peer is a plain UDT socket; bulk needs Longhaul's extension.
     #[error("the peer speaks plain UDT, without placement")]
     Plain,
+    /// Another process that drives the connection has told this.
+    #[error("{0}")]
+    Told(String),
 }

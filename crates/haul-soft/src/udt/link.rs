@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use haul_cc::{Remembered, Time};
 use haul_io::clock::Clock;
+use haul_io::notify::Doorbell;
 use haul_io::poller::{Events, Interest, Poller, Waker, set_timer_slack_ns};
 use haul_io::ring::mirror_ring;
 use haul_io::udp::{RecvBatch, UdpSocket};
@@ -67,6 +68,8 @@ pub struct Link {
     patient: bool,
     /// This half of a stream has ended.
     pub(super) ending: bool,
+    /// Another process wakes it.
+    bell: Option<Arc<Doorbell>>,
 }
 
 #[derive(Debug)]
@@ -84,6 +87,7 @@ struct Shared {
 pub struct Remote(Arc<Shared>);
 
 const TOKEN: u64 = 1;
+const BELL: u64 = 2;
 const RECEIVE_MESSAGES: usize = 8;
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 /// Bytes that one call receives from the kernel at most.
@@ -172,6 +176,7 @@ impl Link {
             long: Default::default(),
             patient: false,
             ending: false,
+            bell: None,
         })
     }
 
@@ -808,11 +813,28 @@ impl Link {
         }
     }
 
+    /// Lets another process wake it.
+    pub(super) fn wake_by(&mut self, bell: Arc<Doorbell>) -> io::Result<()> {
+        self.poller.add(&*bell, BELL, Interest::READ)?;
+        self.bell = Some(bell);
+        Ok(())
+    }
+
     /// Takes note of what has happened on the socket until `deadline`, and waits for that.
     pub(super) fn wait(&mut self, deadline: Option<Time>) -> Result<(), LinkError> {
         self.poller
             .wait(&mut self.events, deadline.map(Time::as_ns), self.clock)
             .map_err(LinkError::Network)?;
+        if let Some(bell) = &self.bell
+            && let Some(event) = self.events.iter().find(|event| event.token == BELL)
+        {
+            bell.clear();
+            if event.closed {
+                // It would be reported for ever.
+                self.poller.remove(&**bell).map_err(LinkError::System)?;
+                self.bell = None;
+            }
+        }
         if self.left.is_some() && self.events.iter().any(|event| event.writable) {
             self.poller
                 .modify(&self.socket, TOKEN, Interest::READ)

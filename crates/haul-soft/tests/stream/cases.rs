@@ -1,11 +1,4 @@
-//! Byte streams with a thread of their own, over sockets of this machine.
-#![allow(
-    clippy::allow_attributes,
-    clippy::disallowed_methods,
-    clippy::disallowed_types,
-    clippy::unwrap_used,
-    reason = "a test ends at what it did not expect; a relay between the ends has sockets of its own"
-)]
+//! What streams do, wherever they are driven.
 
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
@@ -18,7 +11,9 @@ use haul_control::identity::PrivateKey;
 use haul_control::protect::Protection;
 use haul_io::notify;
 use haul_soft::udt::LinkError;
-use haul_soft::udt::stream::{Listener, Options, Ready, Received, Stream};
+use haul_soft::udt::stream::{Options, Ready, Received, Stream};
+
+use super::over::{Listener, connect, rendezvous};
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Longer than anything here takes.
@@ -36,7 +31,7 @@ fn options(placement: bool, ring: usize) -> Options {
 
 fn pair(near: &Options, far: &Options) -> (Stream, Stream) {
     let mut listener = Listener::bind(LOCAL, far.clone()).unwrap();
-    let near = Stream::connect(listener.local_addr(), near).unwrap();
+    let near = connect(listener.local_addr(), near).unwrap();
     let far = loop {
         if let Some(far) = listener.accept().unwrap() {
             break far;
@@ -128,7 +123,7 @@ fn streams_run_on_the_processors_that_are_named() {
     near.finish();
     assert_eq!(receive(&far, MIB), MIB);
     options.engine_cpus = Some("1023".parse().unwrap());
-    let error = Stream::connect(LOCAL, &options).unwrap_err().to_string();
+    let error = connect(LOCAL, &options).unwrap_err().to_string();
     assert!(
         error.contains("may not use all of the processors 1023"),
         "{error}"
@@ -240,7 +235,7 @@ fn nobody_there_is_an_error_of_the_network() {
     let gone = Listener::bind(LOCAL, Options::default())
         .unwrap()
         .local_addr();
-    let near = Stream::connect(gone, &Options::default()).unwrap();
+    let near = connect(gone, &Options::default()).unwrap();
     assert_eq!(near.wait(Ready::OPEN | Ready::OVER, PATIENCE), Ready::OVER);
     assert!(matches!(near.over(), Some(LinkError::Network(_))));
     assert!(near.send(b"octets").is_err());
@@ -297,7 +292,7 @@ fn through_a_closed_port(gone: [Duration; 2], body: impl FnOnce(&Stream, &Stream
     thread::scope(|scope| {
         let relaying = scope.spawn(|| relay(relay_at, far, gone, &end));
         thread::sleep(Duration::from_millis(50));
-        let near = Stream::connect(relay_at, &paced).unwrap();
+        let near = connect(relay_at, &paced).unwrap();
         let far = loop {
             if let Some(far) = listener.accept().unwrap() {
                 break far;
@@ -392,7 +387,7 @@ fn a_protected_stream_opens_on_a_lossy_path_and_shows_nothing() {
         let text: Vec<u8> = (500..540).map(octet).collect();
         thread::scope(|scope| {
             let relaying = scope.spawn(|| lossy_relay(&door, far, &text, &end));
-            let near = Stream::connect(address, &options).unwrap();
+            let near = connect(address, &options).unwrap();
             let far = listener.wait(PATIENCE).unwrap().unwrap();
             thread::scope(|scope| {
                 scope.spawn(|| {
@@ -424,7 +419,7 @@ fn a_protected_stream_is_for_admitted_peers_only() {
         (options(true, MIB), "refused"),
     ];
     for (options, line) in refused {
-        let near = Stream::connect(listener.local_addr(), &options).unwrap();
+        let near = connect(listener.local_addr(), &options).unwrap();
         while near.poll(Ready::OVER).is_empty() {
             let wait = Some(Duration::from_millis(20));
             assert!(listener.wait(wait).unwrap().is_none(), "{line}");
@@ -435,13 +430,13 @@ fn a_protected_stream_is_for_admitted_peers_only() {
     }
     // The client that does not trust the server has told it so.
     assert_eq!(admits.refused(), 2);
-    let near = Stream::connect(listener.local_addr(), &protected(&admits)).unwrap();
+    let near = connect(listener.local_addr(), &protected(&admits)).unwrap();
     let far = listener.wait(PATIENCE).unwrap().unwrap();
     near.send(b"octets").unwrap();
     assert_eq!(far.wait(Ready::READABLE, PATIENCE), Ready::READABLE);
     // The other way about: a listener that protects nothing.
     let mut listener = Listener::bind(LOCAL, options(true, MIB)).unwrap();
-    let near = Stream::connect(listener.local_addr(), &protected(&admits)).unwrap();
+    let near = connect(listener.local_addr(), &protected(&admits)).unwrap();
     while near.poll(Ready::OVER).is_empty() {
         let wait = Some(Duration::from_millis(20));
         assert!(listener.wait(wait).unwrap().is_none());
@@ -459,10 +454,10 @@ fn two_that_connect_to_each_other_meet_whoever_begins_first() {
     for (placement, head_start_ms) in [(true, 0), (true, 700), (false, 300)] {
         let [here, there] = free_ports();
         let options = options(placement, MIB);
-        let near = Stream::rendezvous(here, there, &options).unwrap();
+        let near = rendezvous(here, there, &options).unwrap();
         // Nobody is there, and the kernel says so.
         thread::sleep(Duration::from_millis(head_start_ms));
-        let far = Stream::rendezvous(there, here, &options).unwrap();
+        let far = rendezvous(there, here, &options).unwrap();
         let since = Instant::now();
         assert_eq!(near.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
         assert_eq!(far.wait(Ready::OPEN, PATIENCE), Ready::OPEN);
