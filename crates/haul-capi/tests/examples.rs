@@ -107,6 +107,34 @@ fn every_example_runs_over_udt() {
 }
 
 #[test]
+fn examples_run_over_the_devices_of_an_engine() {
+    let folder = build("engines", &[]);
+    let socket = folder.join("engine.sock");
+    let server = haul_engine::Server::bind(&socket, haul_engine::Options::default()).unwrap();
+    let stop = server.stopper();
+    let running = std::thread::spawn(move || {
+        server.run(&(std::sync::Arc::new(|line: &str| eprintln!("{line}")) as _))
+    });
+    let socket = socket.to_str().unwrap();
+    for device in ["engine-tcp", "engine-udt"] {
+        let run = Run {
+            environment: &[
+                ("HAUL_ENGINE_SOCKET", socket),
+                ("HAUL_DEVICE", device),
+                ("HAUL_STREAM_DEVICE", "engine-udt"),
+            ],
+            ..Run::default()
+        };
+        check("srq", &command(&folder, "srq", &run).output().unwrap());
+        for (program, arguments) in BETWEEN_TWO {
+            between_two(&folder, program, arguments, &run);
+        }
+    }
+    stop.stop();
+    running.join().unwrap().unwrap();
+}
+
+#[test]
 fn every_example_runs_with_sanitizers() {
     let flags = "CFLAGS=-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer";
     let run = Run {

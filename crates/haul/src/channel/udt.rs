@@ -125,9 +125,13 @@ fn settle(result: Result<(), LinkError>) -> Result<(), ChannelError> {
             error @ (LinkError::PeerClosed
             | LinkError::Protocol(haul_udt::Error::TimedOut | haul_udt::Error::Closed)),
         ) => Err(ChannelError::Lost(error.to_string())),
-        Err(error @ (LinkError::Protocol(_) | LinkError::Handshake(_) | LinkError::Plain)) => {
-            Err(ChannelError::Peer(error.to_string()))
-        }
+        // The last is of byte streams only.
+        Err(
+            error @ (LinkError::Protocol(_)
+            | LinkError::Handshake(_)
+            | LinkError::Plain
+            | LinkError::Told(_)),
+        ) => Err(ChannelError::Peer(error.to_string())),
     }
 }
 
