@@ -971,13 +971,14 @@ int haul_qp_datagram_statistics(haul_qp *qp, haul_datagram_statistics *out);
 
 /*
  * From version 1.2 on: a reliable stream of bytes each way over UDT, for applications without
- * messages: of devices with HAUL_CAP_STREAM (soft-udt, engine-udt), at the rate that they were opened
- * with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the library, or
- * of the engine, drives each stream, so nothing need be called for it to go on. What is sent is copied into a ring and stays
- * there until it has arrived; what comes waits in another one, which is the window: each must hold
- * as much as rate x round trip. The bytes have UDP's checksum of 16 bits and no other: what has to
- * be whole needs a digest of the application's. Headers have a CRC32C between Longhaul ends. If the
- * device was opened with protect, peers must be protected too, and all bytes are authenticated.
+ * messages: of devices with HAUL_CAP_STREAM (soft-udt, engine-udt), at the rate that they were
+ * opened with. The peer may be any program that speaks UDT4 with stream sockets. A thread of the
+ * library, or of the engine, drives each stream, so nothing need be called for it to go on. What is
+ * sent is copied into a ring and stays there until it has arrived; what comes waits in another
+ * one, which is the window: each must hold as much as rate x round trip. The bytes have UDP's
+ * checksum of 16 bits and no other: what has to be whole needs a digest of the application's.
+ * Headers have a CRC32C between Longhaul ends. If the device was opened with protect, peers must be
+ * protected too, and all bytes are authenticated.
  */
 typedef struct haul_stream haul_stream;
 

@@ -10,6 +10,9 @@ Processor time is counted by thread: `application` is Globus' threads and the cl
 series "process" they are those of `haul engine run --cpus 1`, which all processes share. "Globus, no network" copies the
 file within one process of Globus: what the application does whatever carries its data.
 
+Then `haul bench rdma` between the two hosts of a lab, in its own process and with an engine on each host, also while clients
+of the same engines are killed.
+
 All series take turns. FILE (default: results/engines.txt) gets the medians and the bars. Run it as root on a quiet machine
 with two processors; it needs the driver (`make -C c xio`), Debian's GridFTP, and its UDT driver for one row. The exit code is 1 if a bar was missed.
 """
@@ -17,10 +20,12 @@ with two processors; it needs the driver (`make -C c xio`), Debian's GridFTP, an
 import argparse
 import contextlib
 import datetime
+import json
 import os
 import pathlib
 import platform
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -57,6 +62,15 @@ for name, channel, device, protect in (
         f"{name}, process": (f"{stack};device={device}{protect}", True),
     }
 ENDS = ("sender", "receiver")
+# Over a path: RTT in ms, provider, clients that are killed meanwhile.
+PATHS = {
+    "1 ms, in process": (1, "soft", 0),
+    "1 ms, engines": (1, "engine", 0),
+    "100 ms, in process": (100, "soft", 0),
+    "100 ms, engines": (100, "engine", 0),
+    "100 ms, engines, 12 clients killed": (100, "engine", 12),
+}
+PATH_SECONDS = 12
 
 
 class Threads(threading.Thread):
@@ -103,16 +117,17 @@ class Stage(trust.Stage):
     def loopback(self, mtu):
         super().loopback(mtu)
         if self.has_engine:
-            self.start_engine()
+            socket = self.folder / "engine.sock"
+            self.start_engine("a", socket)
+            # The servers find it there.
+            self.environment |= {"HAUL_ENGINE_SOCKET": str(socket)}
 
-    def start_engine(self):
-        """An engine in a process of its own, which the servers find by their environment."""
-        socket = self.folder / "engine.sock"
+    def start_engine(self, host, socket):
+        """An engine in a process of its own."""
         log = open(self.folder / "servers.log", "ab")
-        command = [*self.place("a"), self.programs["haul"], "engine", "run", "--listen", socket, "--cpus", ENGINE_CPU]
+        command = [*self.place(host), self.programs["haul"], "engine", "run", "--listen", socket, "--cpus", ENGINE_CPU]
         self.servers.append(subprocess.Popen(list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=log))
         self.threads.roots.append((self.servers[-1].pid, "engine"))
-        self.environment |= {"HAUL_ENGINE_SOCKET": str(socket)}
         end = time.monotonic() + 20
         while not socket.exists():
             if time.monotonic() > end:
@@ -178,6 +193,45 @@ def measure_alone(file, gigabytes):
             "user": user / gigabytes, "engine": 0, "interrupts": 0}
 
 
+def over_path(programs, rtt_ms, provider, kills):
+    """RDMA Writes over 500 Mb/s. `kills` clients of the same engines are killed meanwhile, each while it measures."""
+    haul = programs["haul"]
+    both = ["--channel", "udt", "--allow-insecure", "--provider", provider]
+    with tempfile.TemporaryDirectory(prefix="engines-") as folder:
+        with Stage(programs, pathlib.Path(folder), False, False) as stage:
+            stage.lab("500Mbit", rtt_ms, 0)
+            sockets = {host: {"HAUL_ENGINE_SOCKET": f"{folder}/{host}.sock"} for host in "ab"}
+            if provider == "engine":
+                for host in "ab":
+                    stage.start_engine(host, pathlib.Path(f"{folder}/{host}.sock"))
+            for port in (4726, 4727):
+                trust.Stage.serve(stage, "b", port, haul, "bench", "rdma", "serve", "--quiet", *both, "--port", port,
+                                  "--listen", trust.ADDRESS["b"], **sockets["b"])
+            killer = threading.Thread(target=kill_clients, args=(stage, kills, both, sockets["a"]))
+            killer.start()
+            measured = trust.check(
+                [*stage.place("a"), haul, "bench", "rdma", trust.ADDRESS["b"], *both, "--json", "--size", "256KiB",
+                 "--time", f"{PATH_SECONDS}s"], stage.environment | sockets["a"])
+            killer.join()
+    return json.loads(measured)["rows"][0]["bandwidth"]["bw_average_gbps"]
+
+
+def kill_clients(stage, kills, options, variables):
+    """Each measures the latency of small messages, and so leaves the path to the other one."""
+    for _ in range(kills):
+        client = subprocess.Popen(
+            [*map(str, stage.place("a")), str(stage.programs["haul"]), "bench", "rdma", trust.ADDRESS["b"], *options,
+             "--port", "4727", "--test", "lat", "--time", "30s"],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env=stage.environment | variables, start_new_session=True)
+        # It takes several round trips to begin.
+        time.sleep(PATH_SECONDS / kills * 0.9)
+        # The program that enters the host, and the client itself.
+        os.killpg(client.pid, signal.SIGKILL)
+        client.wait()
+        time.sleep(PATH_SECONDS / kills * 0.1)
+
+
 def soft_interrupts():
     """Seconds that all processors spent in soft interrupts."""
     fields = pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()
@@ -205,6 +259,7 @@ def main():
     file = pathlib.Path(f"/dev/shm/engines-{os.getpid()}")
     programs = {"xio": options.xio.resolve(), "file": file, "haul": options.haul.resolve()}
     runs, failures = {name: [] for name in SERIES}, {}
+    paths = {name: [] for name in PATHS}
     try:
         with open(file, "wb") as source:
             for _ in range(options.mebibytes):
@@ -218,15 +273,21 @@ def main():
                 except trust.Failed as error:
                     failures[name] = str(error)
                     print(f"{name}: {error}", file=sys.stderr)
+            for name, path in PATHS.items():
+                try:
+                    paths[name].append(over_path(programs, *path))
+                    print(f"{turn + 1}/{options.rounds} {name}: {paths[name][-1]}", flush=True)
+                except trust.Failed as error:
+                    print(f"{name}: {error}", file=sys.stderr)
     finally:
         file.unlink(missing_ok=True)
-    text, missed = report(runs, failures, options)
+    text, missed = report(runs, paths, failures, options)
     options.out.write_text(text)
     print(text, end="")
     return int(missed)
 
 
-def report(runs, failures, options):
+def report(runs, paths, failures, options):
     model = next(line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name"))
     commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "--short=8", "HEAD"], capture_output=True, text=True, check=True)
     lines = [
@@ -251,13 +312,18 @@ def report(runs, failures, options):
         total = one["application"] + one["engine"]
         lines.append(f"{name:24} {one['gbps']:6.2f} {one['sender']:7.3f} {one['receiver']:8.3f} {one['application']:11.3f}"
                      f" {one['user'] / one['application']:5.0%} {one['engine']:7.3f} {total:7.3f} {one['interrupts']:7.3f}  {each}")
+    lines += ["", f"RDMA Writes of 256 KiB over UDT for {PATH_SECONDS} s, 500 Mb/s, with what the beginning takes; Mb/s of each run:"]
+    goodput = {name: statistics.median(found) for name, found in paths.items() if found}
+    for name, found in paths.items():
+        each = " ".join(f"{1_000 * gbps:.0f}" for gbps in found)
+        lines.append(f"{name:36} {each or 'not run'}")
     lines += ["", f"{'bar':90} {'value':>6}  verdict"]
     missed = False
 
-    def judge(words, over, under, most):
+    def judge(words, over, under, most=None, least=None):
         nonlocal missed
         value = over / under if over and under else None
-        is_met = value is not None and value <= most
+        is_met = value is not None and (most is None or value <= most) and (least is None or value >= least)
         shown = "-" if value is None else f"{value:.2f}"
         verdict = "met" if is_met else "not judged" if value is None else "MISSED"
         lines.append(f"{words:90} {shown:>6}  {verdict}")
@@ -279,6 +345,11 @@ def report(runs, failures, options):
     for own in ("udt, engine", "udt, process", "iwarp-udt, process"):
         judge(f"{own}: application / all of Debian's UDT driver, at most 0.1", cpu(own, "application"),
               cpu("Debian's UDT driver", *both), 0.1)
+    for rtt in ("1 ms", "100 ms"):
+        judge(f"{rtt}: goodput with engines / in process, at least 0.98", goodput.get(f"{rtt}, engines"),
+              goodput.get(f"{rtt}, in process"), least=0.98)
+    judge("goodput of a neighbour while clients are killed / undisturbed, at least 0.95",
+          goodput.get("100 ms, engines, 12 clients killed"), goodput.get("100 ms, engines"), least=0.95)
     return "\n".join(lines) + "\n", missed
 
 

@@ -38,7 +38,7 @@ pub struct haul_stream_listener {
 /// Who drives its streams.
 #[derive(Debug)]
 enum AnyListener {
-    ThisProcess(Listener),
+    ThisProcess(Box<Listener>),
     Engine(haul_engine::StreamListener),
 }
 
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn haul_stream_listen(
             None => {
                 let listener = Listener::bind(address, options).map_err(Error::os("listening"))?;
                 let (address, fd) = (listener.local_addr(), listener.as_fd().as_raw_fd());
-                (address, fd, AnyListener::ThisProcess(listener))
+                (address, fd, AnyListener::ThisProcess(Box::new(listener)))
             }
             Some(streams) => {
                 let listener = streams.listen(address, &options)?;

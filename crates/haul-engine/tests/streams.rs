@@ -1,9 +1,5 @@
 //! Byte streams that an engine drives.
 #![expect(
-    clippy::disallowed_methods,
-    reason = "tests of an engine wait and look at the clock"
-)]
-#![expect(
     clippy::unwrap_used,
     reason = "a failure of the set-up is a failure of the test"
 )]

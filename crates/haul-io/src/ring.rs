@@ -43,10 +43,12 @@ pub fn page_bytes() -> usize {
     rustix::param::page_size()
 }
 
-/// Creates a ring in the `capacity_bytes` of a memory object at `offset`, whole pages that must stay
-/// there. Its cursors are this process's: where another process maps the same bytes, the two tell
-/// each other how far they are, and each moves both ends of its own ring. A process that breaks its
-/// word changes bytes under the other, which must decide nothing by them.
+/// Creates a ring in the `capacity_bytes` of a memory object at `offset`, whole pages that must
+/// stay there.
+///
+/// Its cursors are this process's. Where another process maps the same bytes, the two tell each
+/// other how far they are, and each moves both ends of its own ring. A process that breaks its word
+/// changes bytes under the other, which must decide nothing by them.
 ///
 /// # Errors
 /// `InvalidInput` for what is not whole pages or overflows; else that of `mmap(2)`.

@@ -195,7 +195,7 @@ pub(crate) struct BenchServe {
 /// The RDMA device.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Device {
-    /// Provider: soft, or ibv:NAME for the libibverbs device NAME
+    /// Provider: soft, engine (of `haul engine run`), or ibv:NAME for the libibverbs device NAME
     #[arg(long, value_name = "PROVIDER", default_value = "soft")]
     pub(crate) provider: Provider,
     /// Transport of the software provider

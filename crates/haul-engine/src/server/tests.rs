@@ -130,7 +130,7 @@ impl Dice {
         };
         let group = IpAddr::V4(Ipv4Addr::new(239, 1, 2, 3));
         let qp = self.number();
-        match self.below(27) {
+        match self.below(25) {
             0 => Request::Open {
                 abi: ABI,
                 transport: 0,
@@ -217,17 +217,23 @@ impl Dice {
                 qp,
                 rkey: self.number(),
             },
-            24 => Request::ConnectStream {
+            24 => self.stream_request(),
+            _ => Request::Close(self.number()),
+        }
+    }
+
+    fn stream_request(&mut self) -> Request {
+        match self.below(3) {
+            0 => Request::ConnectStream {
                 local: (self.below(4) == 0).then(|| self.address()),
                 peer: self.address(),
                 options: self.stream_options(),
             },
-            25 => Request::ListenForStreams {
+            1 => Request::ListenForStreams {
                 address: self.address(),
                 options: self.stream_options(),
             },
-            26 => Request::AcceptStream(self.number()),
-            _ => Request::Close(self.number()),
+            _ => Request::AcceptStream(self.number()),
         }
     }
 

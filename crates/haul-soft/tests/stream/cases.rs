@@ -13,7 +13,7 @@ use haul_io::notify;
 use haul_soft::udt::LinkError;
 use haul_soft::udt::stream::{Options, Ready, Received, Stream};
 
-use super::over::{Listener, connect, rendezvous};
+use crate::over::{Listener, connect, rendezvous};
 
 const LOCAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// Longer than anything here takes.

@@ -216,3 +216,123 @@ fn end(shared: &Shared) {
     // What is over first stays.
     let _ = shared.over.set(gone);
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use haul_io::notify::Doorbell;
+    use haul_io::ring::mirror_ring;
+    use haul_slab::SharedMemory;
+
+    use super::*;
+
+    #[derive(Debug)]
+    struct Nobody;
+
+    impl Keeper for Nobody {}
+
+    const RING: usize = 8_192;
+
+    fn shared() -> (SharedMemory, Shared) {
+        let memory = SharedMemory::create(1).unwrap();
+        let [watch, waiters] = [(); 2].map(|()| Doorbell::pair().unwrap().0);
+        let page = Page::new(memory.clone(), Arc::new(watch), waiters);
+        let shared = Shared::new(RING, RING, Some(page)).unwrap();
+        (memory, shared)
+    }
+
+    struct Dice(u64);
+
+    impl Dice {
+        fn next(&mut self) -> u64 {
+            self.0 = self
+                .0
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            self.0 >> 33
+        }
+
+        /// Mostly a small step from `at`; else one back, and anything.
+        fn offset(&mut self, at: u64) -> u64 {
+            let dice = self.next();
+            match dice % 32 {
+                0 => dice.rotate_left(40),
+                1 => at.wrapping_sub(dice % 100),
+                2 => u64::MAX - dice % 3,
+                _ => at + dice % 3_000,
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_a_user_writes_is_refused_or_inside_the_rings() {
+        let mut dice = Dice(0x5eed);
+        let (mut taken, mut refused) = (0, 0);
+        for _ in 0..2_000 {
+            let (memory, shared) = shared();
+            let (given, mut to_send) = mirror_ring(RING).unwrap();
+            let (mut arriving, come) = mirror_ring(RING).unwrap();
+            let mut border = Border { given, come };
+            arriving.commit(5_000);
+            for _ in 0..20 {
+                for (at, offset) in [
+                    (page::GIVEN, dice.offset(to_send.committed())),
+                    (page::TAKEN, dice.next() % 5_100),
+                    (page::FINISHING, dice.next()),
+                ] {
+                    memory.words()[at].store(offset, Ordering::Relaxed);
+                }
+                if border.pull(&shared).is_err() {
+                    refused += 1;
+                    break;
+                }
+                taken += 1;
+                let held = to_send.committed() - to_send.released();
+                assert!(held <= RING as u64);
+                assert!(border.come.released() <= arriving.committed());
+                assert_eq!(shared.given.load(Ordering::Relaxed), to_send.committed());
+                to_send.release(to_send.released() + held / 2);
+            }
+        }
+        assert!(taken > 500 && refused > 500, "{taken} {refused}");
+    }
+
+    #[test]
+    fn whatever_an_engine_writes_is_refused_or_inside_the_rings() {
+        let mut dice = Dice(0x5eed);
+        let (mut taken, mut refused) = (0, 0);
+        for _ in 0..2_000 {
+            let (memory, shared) = shared();
+            let (mut outgoing, to_send) = mirror_ring(RING).unwrap();
+            let (arriving, mut incoming) = mirror_ring(RING).unwrap();
+            let far = Far::new(to_send, arriving, Box::new(Nobody));
+            outgoing.commit(5_000);
+            for _ in 0..20 {
+                for at in page::FLAGS..page::FLAGS + 100 {
+                    let flags = dice.next() & !Flags::OVER.bits();
+                    memory.words()[at].store(flags, Ordering::Relaxed);
+                }
+                for (at, offset) in [
+                    (page::ARRIVED, dice.next() % 5_100),
+                    (page::COME, dice.offset(incoming.committed())),
+                ] {
+                    memory.words()[at].store(offset, Ordering::Relaxed);
+                }
+                far.pull(&shared);
+                let _ = shared.page.as_ref().unwrap().over().to_string();
+                if shared.over.get().is_some() {
+                    refused += 1;
+                    break;
+                }
+                taken += 1;
+                assert!(outgoing.released() <= 5_000);
+                let held = incoming.committed() - incoming.released();
+                assert!(held <= RING as u64);
+                assert_eq!(shared.come.load(Ordering::Relaxed), incoming.committed());
+                incoming.release(incoming.released() + held / 2);
+            }
+        }
+        assert!(taken > 500 && refused > 500, "{taken} {refused}");
+    }
+}

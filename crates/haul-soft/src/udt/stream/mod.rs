@@ -13,8 +13,8 @@
 //! Another process may drive the connection ([`Served`]), for one that uses it
 //! ([`Stream::attach`]).
 //!
-//! Map: `user` the stream · `engine` its thread · `shared` what the two tell each other · `listener`
-//! · `half` what opens both kinds · `served`, `border`, `page` two processes.
+//! Map: `user` the stream · `engine` its thread · `shared` what the two tell each other ·
+//! `listener` · `half` what opens both kinds · `served`, `border`, `page` two processes.
 
 mod border;
 mod engine;
