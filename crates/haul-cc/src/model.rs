@@ -349,7 +349,7 @@ impl Model {
             let yielded = self.round.best.min(self.rate()).percent(CONGESTION_GAIN);
             self.bandwidth.reset(now, yielded.bytes_per_second());
         }
-        self.note_cost(sent);
+        self.note_cost(now, sent);
         self.judge_competition(now, sent);
         let next = Round {
             started: now,
@@ -392,11 +392,19 @@ impl Model {
         self.queue.contested || self.competition.has_neighbour(now, remembered)
     }
 
-    /// Bursts that overflow the queue and show nothing come less often.
-    fn note_cost(&mut self, sent_bytes: u64) {
-        let costly = self.round.lost_bytes * 100 > sent_bytes * CONGESTION_LOSS_PERCENT
-            && self.queue.delay_ns > self.queue_threshold_ns() / 2;
-        if costly {
+    /// Bursts that overflow the queue and show nothing come less often: also where the queue is too
+    /// short to be told from noise otherwise, unless hosts stall, which looks like it.
+    fn note_cost(&mut self, now: Time, sent_bytes: u64) {
+        let threshold_ns = self.queue_threshold_ns();
+        let is_filled = if self.queue.is_noisy(now) {
+            self.queue.delay_ns > threshold_ns / 2
+        } else {
+            self.recent_queue_ns() > threshold_ns / 4
+        };
+        // Random loss is not the bursts'.
+        let chance_bytes = self.competition.lost_by_chance(sent_bytes);
+        let by_burst = self.round.lost_bytes.saturating_sub(chance_bytes);
+        if is_filled && by_burst * 100 > sent_bytes * CONGESTION_LOSS_PERCENT {
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
         }
     }
@@ -626,6 +634,11 @@ impl Queue {
             .map_or(0, |at| self.epoch_start.since(at))
     }
 
+    /// A host has stalled, and is expected to do so again.
+    fn is_noisy(&self, now: Time) -> bool {
+        now < self.noisy_until
+    }
+
     fn forget_standing(&mut self) {
         self.standing_since = None;
         self.contested = false;
@@ -654,7 +667,7 @@ impl Queue {
         self.epoch_start = now;
         self.epoch_min_ns = None;
         // Only the newest, unless a host is expected to stall.
-        let epochs = match now < self.noisy_until {
+        let epochs = match self.is_noisy(now) {
             true => EPOCH_NS_MAX.div_ceil(epoch_ns),
             false => 1,
         };

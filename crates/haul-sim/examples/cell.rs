@@ -1,5 +1,5 @@
 //! One cell of the goodput matrix on virtual time: `cell RATE_MBPS RTT_MS LOSS SECONDS
-//! [fixed|model|cubic|daimd]`. Prints goodput, its share of the ceiling, what was retransmitted,
+//! [fixed|model|cubic|daimd] [SHARE_REORDERED US] [QUEUE_BYTES]`. Prints goodput, its share of the ceiling, what was retransmitted,
 //! and the control's state every tenth of a second with `-v`.
 #![expect(
     clippy::cast_possible_truncation,
@@ -34,6 +34,10 @@ fn main() {
             probability: number(5, 0.0),
             delay_ns: number(6, 500.0) as u64 * 1_000,
         });
+    }
+    let queue_bytes = number(7, 0.0) as u64;
+    if let Some(link) = path.forward.rate.as_mut().filter(|_| queue_bytes > 0) {
+        link.queue_bytes = Some(queue_bytes);
     }
     let mut world = World::new(&path, 1);
     let mut config = Config::default();

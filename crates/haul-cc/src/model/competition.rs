@@ -92,9 +92,14 @@ impl Competition {
         }
     }
 
+    /// How much of `sent` random loss takes, in packets or bytes.
+    pub(super) fn lost_by_chance(&self, sent: u64) -> u64 {
+        self.chance_ppm * sent / PPM
+    }
+
     /// Draws its conclusions. True if the flow is found to be alone.
     pub(super) fn handle_overflow(&mut self, now: Time, overflow: &Overflow) -> bool {
-        let chance = CHANCE_FACTOR * self.chance_ppm * overflow.sent_packets / PPM;
+        let chance = CHANCE_FACTOR * self.lost_by_chance(overflow.sent_packets);
         if self.rounds < ROUNDS || overflow.lost_packets <= LOST_PACKETS + chance {
             return false;
         }
