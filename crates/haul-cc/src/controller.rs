@@ -69,7 +69,13 @@ impl Rate {
     /// Returns this rate times `gain`, a ratio in percent.
     #[must_use]
     pub fn percent(self, gain: u64) -> Self {
-        let scaled = u128::from(self.0) * u128::from(gain) / 100;
+        self.per_mille(10 * gain)
+    }
+
+    /// Returns this rate times `gain`, a ratio in thousandths.
+    #[must_use]
+    pub fn per_mille(self, gain: u64) -> Self {
+        let scaled = u128::from(self.0) * u128::from(gain) / 1_000;
         Self(
             u64::try_from(scaled)
                 .unwrap_or(u64::MAX)

@@ -20,12 +20,15 @@
 //!   Where a queue stands and less arrives than leaves, a newcomer sends too: the rate is then what
 //!   arrives. A host that stalls delays packets as a queue does, but its delay is gone at once;
 //!   while it is expected to stall again, only what stands longer than a stall is a queue.
+//! * **A short queue** that no delay tells from noise is given away by loss that lasts: bursts come
+//!   less often, and the pace falls by up to 2 %, see [`ease`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
 //! * **Marks** of a router show that its queue fills, before any delay does. They count as
 //!   congestion above [`CONGESTION_MARK_PERCENT`], so that those of a short burst do not.
 
 mod competition;
+mod ease;
 
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Remembered, Snapshot};
 use crate::filter::WindowedMax;
@@ -33,6 +36,7 @@ use crate::resume::CarefulResume;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 use crate::window::{Cubic, Window};
 use competition::{Competition, Overflow};
+use ease::{Ease, Ended};
 
 /// Model-based control. See the module's text.
 #[derive(Debug)]
@@ -53,6 +57,9 @@ pub struct Model {
     /// The window with which a contest was left to see whether the queue empties.
     left_contest_with: Option<u64>,
     last_round: Round,
+    ease: Ease,
+    /// Its pace now, thousandths of the rate.
+    eased: u64,
     /// How many times longer than usual to wait between bursts.
     patience: u64,
     /// The rate before the latest burst.
@@ -187,8 +194,9 @@ struct Round {
     lost_bytes: u64,
     marked_bytes: u64,
     best: Rate,
-    /// The longest that the queue was.
+    /// The longest that the queue was, and the shortest.
     queue_ns: u64,
+    least_queue_ns: Option<u64>,
     /// The longest time for which it had been standing.
     stood_ns: u64,
 }
@@ -224,6 +232,8 @@ impl Model {
             contest: None,
             left_contest_with: None,
             last_round: Round::default(),
+            ease: Ease::new(),
+            eased: 1_000,
             patience: 1,
             grown_from: None,
             stalled: false,
@@ -269,7 +279,10 @@ impl Model {
         let over_base_ns = rtt_ns - (*base).min(rtt_ns);
         let round_ns = self.smoothed_rtt_ns;
         self.queue.take(now, over_base_ns, threshold_ns, round_ns);
-        self.round.queue_ns = self.round.queue_ns.max(self.queue.delay_ns);
+        let delay_ns = self.queue.delay_ns;
+        self.round.queue_ns = self.round.queue_ns.max(delay_ns);
+        let least = self.round.least_queue_ns.get_or_insert(delay_ns);
+        *least = delay_ns.min(*least);
         self.round.stood_ns = self.round.stood_ns.max(self.queue.stood_ns());
     }
 
@@ -351,6 +364,7 @@ impl Model {
         }
         self.note_cost(now, sent);
         self.judge_competition(now, sent);
+        self.judge_ease(now, sent);
         let next = Round {
             started: now,
             ..Round::default()
@@ -409,7 +423,23 @@ impl Model {
         }
     }
 
+    fn judge_ease(&mut self, now: Time, sent_bytes: u64) {
+        let ended = Ended {
+            rtt_ns: self.smoothed_rtt_ns,
+            delay_ns: self.round.least_queue_ns.unwrap_or(0),
+            lost_bytes: self.round.lost_bytes,
+            sent_bytes,
+        };
+        let cruises = matches!(self.state, State::Cruise { .. }) && self.contest.is_none();
+        let may = cruises
+            && !self.yields()
+            && !self.queue.is_noisy(now)
+            && ended.delay_ns > self.queue_threshold_ns() / 4;
+        self.ease.handle_round(now, &ended, may);
+    }
+
     fn advance(&mut self, now: Time, in_flight_bytes: u64) {
+        self.eased = self.ease.gain(now);
         match self.state {
             State::Train {
                 answered_at: Some(at),
@@ -576,6 +606,7 @@ impl Model {
         } else if self.rate() > from.percent(GROWTH_PERCENT) {
             self.probe(now);
             self.patience = 1;
+            self.ease.forget();
             self.grown_from = None;
         }
     }
@@ -796,7 +827,8 @@ impl Controller for Model {
             State::Up { .. } => UP_GAIN,
             State::Down { .. } => DOWN_GAIN,
             State::Cruise { .. } if self.yields() => self.yield_gain(),
-            State::Cruise { .. } | State::Drain { .. } => 100,
+            State::Cruise { .. } => return self.rate().per_mille(self.eased).max(self.floor()),
+            State::Drain { .. } => 100,
         };
         self.rate().percent(gain).max(self.floor())
     }
