@@ -201,6 +201,10 @@ pub trait Controller: Debug + Send {
     fn pacing_rate(&self) -> Rate;
     /// The most wire bytes to have in flight.
     fn window_bytes(&self) -> u64;
+    /// The most wire bytes that should leave back to back.
+    fn batch_bytes(&self) -> u64 {
+        u64::MAX
+    }
     /// The shortest interval over which an arrival rate is worth a sample, ns; zero while any two
     /// reports will do.
     fn sampling_interval_ns(&self) -> u64 {

@@ -22,19 +22,24 @@
 //!   while it is expected to stall again, only what stands longer than a stall is a queue.
 //! * **A short queue** that no delay tells from noise is given away by loss that lasts: bursts come
 //!   less often, and the pace falls by up to 2 %, see [`ease`].
+//! * **A queue shorter than a batch** loses a part of each: batches become shorter, where that
+//!   helps, see [`batches`].
 //! * **Loss** counts as congestion only in that mode, or where it comes with a queue and exceeds
 //!   [`CONGESTION_LOSS_PERCENT`].
 //! * **Marks** of a router show that its queue fills, before any delay does. They count as
 //!   congestion above [`CONGESTION_MARK_PERCENT`], so that those of a short burst do not.
 
+mod batches;
 mod competition;
 mod ease;
 
 use crate::controller::{Ack, Controller, Loss, Marks, Rate, RateSample, Remembered, Snapshot};
 use crate::filter::WindowedMax;
+use crate::pacer::BATCH_BYTES;
 use crate::resume::CarefulResume;
 use crate::time::{MILLISECOND_NS, SECOND_NS, Time};
 use crate::window::{Cubic, Window};
+use batches::Batches;
 use competition::{Competition, Overflow};
 use ease::{Ease, Ended};
 
@@ -58,6 +63,7 @@ pub struct Model {
     left_contest_with: Option<u64>,
     last_round: Round,
     ease: Ease,
+    batches: Batches,
     /// Its pace now, thousandths of the rate.
     eased: u64,
     /// How many times longer than usual to wait between bursts.
@@ -233,6 +239,7 @@ impl Model {
             left_contest_with: None,
             last_round: Round::default(),
             ease: Ease::new(),
+            batches: Batches::default(),
             eased: 1_000,
             patience: 1,
             grown_from: None,
@@ -365,6 +372,12 @@ impl Model {
         self.note_cost(now, sent);
         self.judge_competition(now, sent);
         self.judge_ease(now, sent);
+        let free = !self.is_starting() && self.contest.is_none();
+        if self.queue.is_noisy(now) || self.recent_queue_ns() > self.queue_threshold_ns() / 2 {
+            self.batches.handle_queue();
+        } else if free {
+            self.batches.handle_round(self.round.lost_bytes, sent);
+        }
         let next = Round {
             started: now,
             ..Round::default()
@@ -856,6 +869,10 @@ impl Controller for Model {
                 self.bdp_bytes() * WINDOW_GAIN / 100 + self.slack_bytes(self.rate())
             }
         }
+    }
+
+    fn batch_bytes(&self) -> u64 {
+        self.batches.limit(BATCH_BYTES)
     }
 
     fn sampling_interval_ns(&self) -> u64 {

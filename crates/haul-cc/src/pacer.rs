@@ -16,7 +16,7 @@ use crate::time::{MICROSECOND_NS, MILLISECOND_NS, Time};
 pub const QUANTUM_NS: u64 = MILLISECOND_NS;
 const QUANTUM_NS_MIN: u64 = 500 * MICROSECOND_NS;
 /// The most that one batch holds, wire bytes, …
-const BATCH_BYTES: u64 = 128 << 10;
+pub(crate) const BATCH_BYTES: u64 = 128 << 10;
 /// … unless the rate needs more because timers cannot wake it more often than this.
 const WAKE_NS: u64 = 600 * MICROSECOND_NS;
 /// The longest lag that is made up for; less on short paths, whose queues could not hold what it
@@ -37,6 +37,7 @@ pub struct Pacer {
     packet_bytes: u64,
     /// Bytes that may leave beyond the rate: batches and repaid lag together.
     burst_bytes: Option<u64>,
+    batch_limit_bytes: u64,
     /// When the next batch is due if the schedule has been kept.
     due: Time,
     /// Earliest departure while lag is being made up.
@@ -59,6 +60,7 @@ impl Pacer {
             batch_max_bytes: batch_max_bytes.max(packet_bytes),
             packet_bytes,
             burst_bytes: None,
+            batch_limit_bytes: u64::MAX,
             due: Time::ZERO,
             not_before: Time::ZERO,
             left_bytes: 0,
@@ -83,6 +85,11 @@ impl Pacer {
     /// the other half for lag, which is not made up for beyond it.
     pub fn limit_burst(&mut self, burst_bytes: Option<u64>) {
         self.burst_bytes = burst_bytes;
+    }
+
+    /// Limits batches beyond that, wire bytes; at least one packet leaves.
+    pub fn limit_batch(&mut self, bytes: u64) {
+        self.batch_limit_bytes = bytes;
     }
 
     /// Returns the rate in force.
@@ -120,7 +127,9 @@ impl Pacer {
         let most = self.rate.bytes_in(WAKE_NS).max(BATCH_BYTES);
         let wanted = self.rate.bytes_in(self.quantum_ns).min(most);
         let limit = self.burst_bytes.map_or(u64::MAX, |burst| burst / 2);
-        let limit = limit.clamp(self.packet_bytes, self.batch_max_bytes);
+        let limit = limit
+            .min(self.batch_limit_bytes)
+            .clamp(self.packet_bytes, self.batch_max_bytes);
         wanted.clamp(self.packet_bytes, limit)
     }
 

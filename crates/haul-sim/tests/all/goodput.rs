@@ -258,6 +258,24 @@ fn a_short_queue_is_overflowed_rarely() {
     measure(cells.into());
 }
 
+/// A batch of a millisecond did not fit: half of the path was left with a queue of 64 kB.
+#[test]
+fn a_queue_shorter_than_a_batch_is_found() {
+    let cells = [32_000, 64_000, 100_000].map(|queue_bytes| {
+        let mut cell = cell(1_000_000_000, 50, 1e-4);
+        cell.name += &format!(", queue of {queue_bytes} B");
+        if let Some(shaper) = &mut cell.path.forward.rate {
+            shaper.queue_bytes = Some(queue_bytes);
+        }
+        // Each trial takes several round trips.
+        cell.ramp_ns = 3 * SECOND_NS;
+        cell.share_min = 0.93;
+        cell.resent_max = 0.08;
+        cell
+    });
+    measure(cells.into());
+}
+
 /// Its requests are repeated every 250 ms, and any of them may be the one that was answered.
 #[test]
 fn a_handshake_over_a_long_path_measures_no_round_trip_that_is_too_short() {

@@ -788,6 +788,7 @@ impl Established {
         }
         self.pacer
             .set_rate(self.controller.pacing_rate().min(self.rate_max));
+        self.pacer.limit_batch(self.controller.batch_bytes());
         self.pacer.set_base_rtt(self.rtt.minimum_ns());
         let budget = self
             .pacer
