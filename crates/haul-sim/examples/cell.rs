@@ -1,6 +1,6 @@
 //! One cell of the goodput matrix on virtual time: `cell RATE_MBPS RTT_MS LOSS SECONDS
-//! [fixed|model|cubic|daimd] [SHARE_REORDERED US] [QUEUE_BYTES]`. Prints goodput, its share of the ceiling, what was retransmitted,
-//! and the control's state every tenth of a second with `-v`.
+//! [fixed|model|cubic|daimd] [SHARE_REORDERED US] [QUEUE_BYTES]`. Prints goodput, its share of the
+//! ceiling, what was retransmitted, and the control's state every tenth of a second with `-v`.
 #![expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
