@@ -74,9 +74,9 @@ bitflags::bitflags! {
     pub struct Ready: u32 {
         /// The connection is there.
         const OPEN = 1;
-        /// [`Stream::recv`] returns something: bytes, the end, or an error.
+        /// [`Stream::recv`](super::Stream::recv) returns something: bytes, the end, or an error.
         const READABLE = 1 << 1;
-        /// [`Stream::send`] has room for an eighth of its ring at least.
+        /// [`Stream::send`](super::Stream::send) has room for an eighth of its ring at least.
         const WRITABLE = 1 << 2;
         /// All that was sent has arrived, and the end too if it was sent.
         const SENT = 1 << 3;
@@ -85,7 +85,7 @@ bitflags::bitflags! {
     }
 }
 
-/// What [`Stream::recv`] found.
+/// What [`Stream::recv`](super::Stream::recv) found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// So many bytes, more than none.
