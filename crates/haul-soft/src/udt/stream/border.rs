@@ -3,8 +3,8 @@
 //! The rings lie in memory that both map, behind a [`Page`] in which each tells how far it is. The
 //! driving process ([`Served`](super::Served)) has a [`Border`], which does at the engine's turns
 //! what a user of the same process does himself; to the using process, [`Far`] does what the engine
-//! would. Whoever reads an offset of the other process checks it, so that neither can make the other
-//! touch memory that is not the stream's.
+//! would. Whoever reads an offset of the other process checks it, so that neither can make the
+//! other touch memory that is not the stream's.
 
 use std::fmt::Debug;
 use std::io;
