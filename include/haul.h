@@ -1069,7 +1069,8 @@ int haul_stream_rendezvous(haul_context *context, const struct sockaddr *local, 
 
 /*
  * What of wanted (HAUL_STREAM_..., one or more) is so now. If nothing is, the file descriptor
- * becomes readable when that changes; it reports for the last call only, so it is for one thread.
+ * becomes readable when that changes, and now and then for nothing; it reports for the last call
+ * only, so it is for one thread.
  */
 int haul_stream_poll(haul_stream *stream, uint32_t wanted);
 int haul_stream_fd(haul_stream *stream);

@@ -175,7 +175,7 @@ impl Stream {
     }
 
     /// Returns what of `wanted` is so now. If nothing is, the descriptor becomes readable when that
-    /// changes; it is one for one watcher.
+    /// changes, and now and then for nothing; it is one for one watcher.
     #[must_use]
     pub fn poll(&self, wanted: Ready) -> Ready {
         match &self.engine {
