@@ -239,10 +239,10 @@ impl StreamOptions {
         let mut options = device.clone();
         options.send_bytes = ring(self.ring_bytes.0)?;
         options.receive_bytes = ring(self.ring_bytes.1)?;
-        options.rate_bps = self.rate_bps;
         if self.rate_bps == Some(0) {
             return None;
         }
+        options.rate_bps = self.rate_bps;
         let config = &mut options.udt.config;
         (config.connect_timeout_ns, config.idle_timeout_ns) = self.timeouts_ns;
         config.slot_memory_bytes = ring(self.slot_memory_bytes)? as u64;

@@ -378,7 +378,7 @@ fn the_streams_of_an_engine_that_is_killed_are_over() {
             Some(streams.connect(peer, &stream::Options::default()).unwrap())
         });
         let near = near.unwrap();
-        far.send(b"octets").unwrap();
+        far.send(b"before").unwrap();
         assert_eq!(near.wait(Ready::READABLE, Some(PATIENCE)), Ready::READABLE);
         let waiting = streams
             .listen(LOOPBACK, &stream::Options::default())
@@ -407,7 +407,7 @@ fn the_streams_of_an_engine_that_is_killed_are_over() {
         assert_eq!(near.recv(&mut room).unwrap(), Received::Bytes(6));
         let over = near.recv(&mut room).unwrap_err().to_string();
         assert_eq!(over, "the engine has ended");
-        near.send(b"octets").unwrap_err();
+        near.send(b"before").unwrap_err();
     }
     are_soon(times);
 }

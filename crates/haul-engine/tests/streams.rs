@@ -35,7 +35,7 @@ fn of(context: &Context) -> Streams {
 }
 
 /// Bytes of this place of a stream.
-fn octets(at: usize, len: usize) -> Vec<u8> {
+fn pattern(at: usize, len: usize) -> Vec<u8> {
     (at..at + len)
         .map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[3])
         .collect()
@@ -44,7 +44,7 @@ fn octets(at: usize, len: usize) -> Vec<u8> {
 fn send(stream: &Stream) {
     let mut at = 0;
     while at < BYTES {
-        let piece = octets(at, (BYTES - at).min(100_000));
+        let piece = pattern(at, (BYTES - at).min(100_000));
         match stream.send(&piece).unwrap() {
             0 => assert!(!stream.wait(Ready::WRITABLE, PATIENCE).is_empty()),
             count => at += count,
@@ -59,7 +59,7 @@ fn receive(stream: &Stream) {
     loop {
         match stream.recv(&mut room).unwrap() {
             Received::Bytes(count) => {
-                assert!(room[..count] == octets(at, count), "at {at}");
+                assert!(room[..count] == pattern(at, count), "at {at}");
                 at += count;
             }
             Received::Nothing => assert!(!stream.wait(Ready::READABLE, PATIENCE).is_empty()),

@@ -242,7 +242,7 @@ fn hosts_that_stall_at_random_lose_little_more_than_the_time() {
 }
 
 /// A queue of a fortieth of the path holds a fifth of a burst and is shorter than what passes for
-/// noise. Bursts every six round trips overflowed it: 0.5 % were sent again.
+/// noise. Bursts every six round trips overflowed it: 0.5 % was retransmitted.
 #[test]
 fn a_short_queue_is_overflowed_rarely() {
     let cells = [0.0, 1e-3].map(|loss| {

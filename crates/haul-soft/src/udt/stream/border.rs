@@ -8,13 +8,13 @@
 
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use haul_io::notify::{has_hung_up, wait_readable};
-use haul_io::ring::{Consumer, Producer};
+use haul_io::ring::{Consumer, Producer, mirror_ring_at, page_bytes};
 
 use super::options::Ready;
 use super::page::{self, Flags, Page};
@@ -34,6 +34,27 @@ pub struct Ends {
     pub send_bytes: usize,
     /// Of that of what arrives.
     pub receive_bytes: usize,
+}
+
+/// The rings behind the page: of what is sent, of what arrives.
+pub(super) fn map_rings(
+    memory: BorrowedFd<'_>,
+    send_bytes: usize,
+    receive_bytes: usize,
+) -> io::Result<[(Producer, Consumer); 2]> {
+    let first = page_bytes() as u64;
+    let second = first + send_bytes as u64;
+    Ok([
+        mirror_ring_at(memory, first, send_bytes)?,
+        mirror_ring_at(memory, second, receive_bytes)?,
+    ])
+}
+
+/// Bytes of a page and two rings.
+pub(super) fn memory_bytes(send_bytes: usize, receive_bytes: usize) -> Option<usize> {
+    page_bytes()
+        .checked_add(send_bytes)?
+        .checked_add(receive_bytes)
 }
 
 /// The ends of the rings that belong to the user, in the process that drives the connection.
@@ -114,7 +135,9 @@ impl Far {
         let come = page.load(page::COME);
         let more = come.wrapping_sub(arriving.committed());
         let room = arriving.writable(usize::MAX).len() as u64;
-        if arrived > to_send.committed() || more > room {
+        let noted = page.load(page::NOTED);
+        let taken = shared.taken.load(Ordering::Acquire);
+        if arrived > to_send.committed() || more > room || noted > taken {
             // What is over first stays.
             let _ = shared.over.set(LinkError::System(impossible()));
             return;
@@ -123,9 +146,7 @@ impl Far {
         arriving.commit(usize::try_from(more).unwrap_or(0));
         shared.arrived.store(arrived, Ordering::Release);
         shared.come.store(come, Ordering::Release);
-        shared
-            .noted
-            .store(page.load(page::NOTED), Ordering::Release);
+        shared.noted.store(noted, Ordering::Release);
         for (flag, so) in [
             (Flags::OPEN, &shared.open),
             (Flags::PLAIN, &shared.plain),
@@ -316,6 +337,7 @@ mod tests {
                 for (at, offset) in [
                     (page::ARRIVED, dice.next() % 5_100),
                     (page::COME, dice.offset(incoming.committed())),
+                    (page::NOTED, u64::from(dice.next() % 64 == 0)),
                 ] {
                     memory.words()[at].store(offset, Ordering::Relaxed);
                 }
@@ -327,6 +349,8 @@ mod tests {
                 }
                 taken += 1;
                 assert!(outgoing.released() <= 5_000);
+                // Nothing was received so far.
+                assert_eq!(shared.noted.load(Ordering::Relaxed), 0);
                 let held = incoming.committed() - incoming.released();
                 assert!(held <= RING as u64);
                 assert_eq!(shared.come.load(Ordering::Relaxed), incoming.committed());

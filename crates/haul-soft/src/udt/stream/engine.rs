@@ -21,8 +21,7 @@ use super::border::Border;
 use super::options::{Measured, Options, Ready};
 use super::shared::Shared;
 use crate::udt::handshake::UdtHandshake;
-use crate::udt::link::NAP_NS_MAX;
-use crate::udt::link::Nothing;
+use crate::udt::link::{NAP_NS_MAX, Nothing};
 use crate::udt::memory::Memory;
 use crate::udt::outgoing::Outgoing;
 use crate::udt::place::Place;
@@ -34,7 +33,7 @@ const STAY_NS: u64 = 200 * MILLISECOND_NS;
 /// Arrivals are left to gather where so many bytes came in a millisecond: 256 Mb/s.
 const BULK_BYTES: u64 = 32 << 10;
 const BULK_NS: u64 = MILLISECOND_NS;
-/// How often another process is told what the connection has measured.
+/// How often the page gets what the connection has measured.
 const MEASURE_NS: u64 = 50 * MILLISECOND_NS;
 /// How often an engine whose connection is over looks for room for what is left.
 const PARK: Duration = Duration::from_millis(20);
@@ -186,7 +185,7 @@ struct Engine {
     finish: Finish,
     stay_until: Option<Time>,
     bulk: Bulk,
-    /// When another process is told again what the connection has measured.
+    /// When the page gets again what the connection has measured.
     measure_due: Time,
 }
 
@@ -373,7 +372,7 @@ impl Engine {
         }
     }
 
-    /// Tells another process what the connection has measured.
+    /// Writes what the connection has measured for another process.
     fn measure(&mut self) {
         let Some(page) = self.shared.page.as_ref() else {
             return;

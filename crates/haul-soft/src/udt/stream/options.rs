@@ -100,9 +100,9 @@ pub enum Received {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Measured {
-    /// Payload that was sent again.
+    /// Payload bytes retransmitted.
     pub resent_bytes: u64,
-    /// The round-trip time.
+    /// Smoothed round-trip time, ns.
     pub rtt_ns: u64,
     /// The rate that it sends at, bits per second.
     pub rate_bps: u64,

@@ -6,10 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use haul_io::notify::Doorbell;
-use haul_io::ring::{mirror_ring_at, page_bytes};
+use haul_io::ring::page_bytes;
 use haul_slab::SharedMemory;
 
-use super::border::{Border, Ends};
+use super::border::{self, Border, Ends};
 use super::engine::{Driver, Rings, Securing};
 use super::half::{self, Half};
 use super::options::{Options, Ready};
@@ -59,9 +59,9 @@ impl Served {
     /// Bytes of memory that a stream of these options takes in both processes.
     #[must_use]
     pub fn memory_bytes(options: &Options) -> usize {
-        let page = page_bytes();
-        let [send, receive] = whole_pages(options).unwrap_or([usize::MAX; 2]);
-        page.saturating_add(send).saturating_add(receive)
+        let rings = whole_pages(options);
+        let bytes = rings.and_then(|[send, receive]| border::memory_bytes(send, receive));
+        bytes.unwrap_or(usize::MAX)
     }
 }
 
@@ -85,14 +85,12 @@ impl Half for Served {
         patient: bool,
         securing: Option<Securing>,
     ) -> io::Result<Self> {
-        let page = page_bytes();
         let [send_bytes, receive_bytes] =
             whole_pages(options).ok_or(io::ErrorKind::InvalidInput)?;
         let memory = SharedMemory::create(Self::memory_bytes(options))?;
         let object = memory.fd().ok_or(io::ErrorKind::InvalidInput)?;
-        let second = (page + send_bytes) as u64;
-        let (given, to_send) = mirror_ring_at(object, page as u64, send_bytes)?;
-        let (arriving, come) = mirror_ring_at(object, second, receive_bytes)?;
+        let [(given, to_send), (arriving, come)] =
+            border::map_rings(object, send_bytes, receive_bytes)?;
         let (watch, far_watch) = Doorbell::pair()?;
         let (waiters, far_waiters) = Doorbell::pair()?;
         let ends = Ends {

@@ -158,12 +158,17 @@ impl Shared {
         }
     }
 
-    /// What a user of the stream has done.
-    pub(super) fn note(&self, word: usize, count: u64) {
-        let own = match word {
-            page::GIVEN => &self.given,
-            _ => &self.taken,
-        };
+    /// A user of the stream has given so many bytes.
+    pub(super) fn note_given(&self, count: u64) {
+        self.note(&self.given, page::GIVEN, count);
+    }
+
+    /// A user of the stream has received so many bytes.
+    pub(super) fn note_taken(&self, count: u64) {
+        self.note(&self.taken, page::TAKEN, count);
+    }
+
+    fn note(&self, own: &AtomicU64, word: usize, count: u64) {
         own.store(count, Ordering::Release);
         if let Some(page) = &self.page {
             page.store(word, count);

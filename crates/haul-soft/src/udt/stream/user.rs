@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use haul_io::notify::Doorbell;
-use haul_io::ring::{Consumer, Producer, mirror_ring, mirror_ring_at, page_bytes};
+use haul_io::ring::{Consumer, Producer, mirror_ring};
 use haul_slab::SharedMemory;
 
-use super::border::{Ends, Far, Keeper};
+use super::border::{self, Ends, Far, Keeper};
 use super::engine::{Driver, Rings, Securing};
 use super::half::{self, Half};
 use super::options::{Measured, Options, Ready, Received};
-use super::page::{self, Page};
+use super::page::Page;
 use super::shared::{Shared, lock};
 use crate::udt::{Link, LinkError};
 
@@ -66,17 +66,11 @@ impl Stream {
     /// # Errors
     /// Where the memory cannot be mapped, or is not what the ends tell.
     pub fn attach(ends: Ends, peer: SocketAddr, keeper: Box<dyn Keeper>) -> io::Result<Self> {
-        let page = page_bytes();
-        let bytes = [page, ends.send_bytes, ends.receive_bytes];
-        let total = bytes
-            .into_iter()
-            .try_fold(0_usize, usize::checked_add)
+        let bytes = border::memory_bytes(ends.send_bytes, ends.receive_bytes)
             .ok_or(io::ErrorKind::InvalidData)?;
-        let (memory, _) = SharedMemory::adopt_part(&ends.memory, 0, total)?;
-        let object = ends.memory.as_fd();
-        let second = (page + ends.send_bytes) as u64;
-        let (outgoing, to_send) = mirror_ring_at(object, page as u64, ends.send_bytes)?;
-        let (arriving, incoming) = mirror_ring_at(object, second, ends.receive_bytes)?;
+        let (memory, _) = SharedMemory::adopt_part(&ends.memory, 0, bytes)?;
+        let [(outgoing, to_send), (arriving, incoming)] =
+            border::map_rings(ends.memory.as_fd(), ends.send_bytes, ends.receive_bytes)?;
         let watch = Arc::new(Doorbell::new(ends.watch));
         let page = Page::new(memory, watch, Doorbell::new(ends.waiters));
         let shared = Shared::new(ends.send_bytes, ends.receive_bytes, Some(page))?;
@@ -106,7 +100,7 @@ impl Stream {
         let len = room.len().min(bytes.len());
         room[..len].copy_from_slice(&bytes[..len]);
         ring.commit(len);
-        self.shared.note(page::GIVEN, ring.committed());
+        self.shared.note_given(ring.committed());
         self.wake_if(len > 0);
         Ok(len)
     }
@@ -141,7 +135,7 @@ impl Stream {
             _ => return Ok(Received::Nothing),
         }
         ring.release(from + len as u64);
-        self.shared.note(page::TAKEN, ring.released());
+        self.shared.note_taken(ring.released());
         let unknown = ring.released() - self.shared.noted.load(Ordering::Relaxed);
         self.wake_if(unknown >= self.shared.receive_bytes / 8);
         Ok(Received::Bytes(len))
