@@ -323,13 +323,11 @@ fn sessions_that_are_refused_leave_nothing_behind() {
         send();
     }
     // A session lingers for two seconds; what it waited for would be waited for ten.
-    wait_within(Duration::from_secs(8), "threads to go", || {
-        server.threads() <= threads
-    });
-    // A data connection that came behind the refusal waits ten seconds for a session.
-    wait_within(Duration::from_secs(20), "descriptors to go", || {
-        server.open_files() <= files
-    });
+    wait_within(
+        Duration::from_secs(8),
+        "threads and descriptors to go",
+        || server.threads() <= threads && server.open_files() <= files,
+    );
 }
 
 #[test]

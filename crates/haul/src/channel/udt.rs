@@ -239,6 +239,8 @@ struct State {
     /// The connections that sessions wait for: their options, and where their links go.
     expected: HashMap<Ticket, (LinkOptions, Sender<Link>)>,
     pending: Pending,
+    /// Of sessions that ended before their connection came, the latest.
+    ended: VecDeque<Ticket>,
 }
 
 impl State {
@@ -248,7 +250,9 @@ impl State {
         if let Some((options, _)) = self.expected.get(&ticket) {
             return Some(options.clone());
         }
-        let is_taken = request.offer.placement && self.pending.has_room(request.from.ip(), now);
+        let is_taken = request.offer.placement
+            && !self.ended.contains(&ticket)
+            && self.pending.has_room(request.from.ip(), now);
         is_taken.then(|| {
             let mut options = LinkOptions::default();
             options.recv_buffer_bytes = PENDING_BUFFER_BYTES;
@@ -264,7 +268,19 @@ impl State {
             Some((options, sender)) if link.configure(&options) => drop(sender.send(link)),
             // Its peer has not agreed to the seal, or nobody demanded one: it is another's.
             Some(waiting) => drop(self.expected.insert(ticket, waiting)),
+            // Nobody will claim it.
+            None if self.ended.contains(&ticket) => {}
             None => self.pending.put(ticket, link, now),
+        }
+    }
+
+    /// No session waits for this connection any more.
+    fn give_up(&mut self, ticket: Ticket) {
+        if self.expected.remove(&ticket).is_some() {
+            self.ended.push_back(ticket);
+            if self.ended.len() > ENDED_MAX {
+                self.ended.pop_front();
+            }
         }
     }
 }
@@ -287,6 +303,8 @@ const PENDING_MAX: usize = 32;
 const PENDING_PER_ADDRESS: usize = 4;
 /// … and how long one waits.
 const PENDING_FOR: Duration = Duration::from_secs(10);
+/// Ended sessions whose connections are not kept.
+const ENDED_MAX: usize = 64;
 /// Receive buffer of an unclaimed connection, bytes: twice what its peer may send before it is
 /// acknowledged, because the kernel counts its own structures.
 const PENDING_BUFFER_BYTES: usize = 2 << 20;
@@ -330,7 +348,7 @@ pub(crate) struct Claim {
 impl Claim {
     /// Ends the claim; [`UdtChannel::accept`] returns.
     pub(crate) fn give_up(&self) {
-        lock(&self.state).expected.remove(&self.ticket);
+        lock(&self.state).give_up(self.ticket);
     }
 }
 
@@ -469,6 +487,16 @@ mod tests {
         let state = lock(&acceptor.state);
         assert!(state.pending.0.is_empty() && state.expected.len() == 1);
         drop(client);
+    }
+
+    #[test]
+    fn a_connection_behind_its_session_is_not_kept() {
+        let (acceptor, server) = serving();
+        let setup = setup(None);
+        drop(acceptor.claim(&setup).unwrap());
+        let late = connect(&setup, server, Duration::from_millis(300));
+        assert!(late.is_err());
+        assert!(lock(&acceptor.state).pending.0.is_empty());
     }
 
     #[test]
