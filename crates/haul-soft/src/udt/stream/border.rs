@@ -337,7 +337,7 @@ mod tests {
                 for (at, offset) in [
                     (page::ARRIVED, dice.next() % 5_100),
                     (page::COME, dice.offset(incoming.committed())),
-                    (page::NOTED, u64::from(dice.next() % 64 == 0)),
+                    (page::NOTED, u64::from(dice.next().is_multiple_of(64))),
                 ] {
                     memory.words()[at].store(offset, Ordering::Relaxed);
                 }
