@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use haul_io::notify::{Signal, wait_readable};
+use haul_io::notify::{Signal, has_hung_up, wait_readable};
 use haul_io::thread::start_on;
 use haul_soft::rnic;
 use haul_verbs::Error;
@@ -243,6 +243,8 @@ impl Server {
                     Session::open(client, &options, limits, &counters)
                         .map_or_else(|end| end, Session::run)
                 }
+                // One that only looked whether an engine answers.
+                Err(_) if has_hung_up(client.as_fd()).unwrap_or(false) => End::Gone,
                 Err(why) => {
                     counters.refused.fetch_add(1, Ordering::Relaxed);
                     to(&format!("a client was refused: {why}"));
